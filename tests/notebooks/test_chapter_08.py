@@ -6,6 +6,7 @@ import pytest
 
 from pod.data import read
 from pod.experiments.checks import resources
+from pod.experiments.ladder import ladder
 from pod.experiments.methods import methods_halves
 from pod.files import ROOT
 from pod.lab.show import kernel as pictures
@@ -20,8 +21,18 @@ def test_rooms_are_the_kernels_files_and_the_picture_names_each():
     assert all(name in words for name in (*(room.name for room in pictures.ROOMS), "prefill", "decode"))
 
 
+def test_shared_keys_are_read_once_when_heads_share_a_tile():
+    batch = ladder.BATCHES["decode"]
+    assert len(batch.q_lens) * batch.num_kv_heads == pictures.UNITS and batch.group == pictures.HEADS
+    assert set(batch.kv_lens) == {pictures.KEYS * 1024}
+    read = [sum(end - begin for _, begin, end in ctas) for ctas in pictures.SHARED.values()]
+    assert read == [pictures.HEADS * pictures.KEYS, pictures.KEYS, pictures.KEYS]
+    titles = [ax.get_title() for ax in pictures.shared_keys().axes]
+    assert [title.partition(": ")[2].split()[-4] for title in titles] == ["256", "64", "128"]
+
+
 def test_who_ran_where_shows_every_cta_in_the_order_in_which_it_came():
-    """Two places on SM 0: a prefill and then a decode on the first, a prefill on the second."""
+    """Two slots on SM 0: a prefill and then a decode on the first, a prefill on the second."""
     rows = [("prefill", 0, 0, 0, 0.0), ("decode", 0, 0, 0, 5.0), ("prefill", 1, 0, 1, 0.0), ("prefill", 2, 1, 0, 0.0)]
     trace = pd.DataFrame(rows, columns=["op", "id", "sm", "slot", "start"])
     (panel,) = pictures.ran_where({"one": trace, "other": trace}).axes[:1]
@@ -130,10 +141,16 @@ def test_resources_are_the_recorded_ones_and_fit_the_sm():
         alone = two.loc[[(arch, "prefill alone"), (arch, "decode alone")]]
         assert ticket.smem_kb == alone.smem_kb.max(), "the larger of both, not the sum"
         assert two.loc[arch, "halves of a CTA"].smem_kb == alone.smem_kb.sum() or arch == "sm_90"
-    resources.draw(df)
+    for ax, rows in zip(resources.draw(df).axes, (two.loc[arch] for arch in resources.ARCHITECTURES), strict=True):
+        assert len(ax.patches) == 2 * (2 * len(rows) - 1), "a box a CTA, two an SM, and one of two halves"
+        ends = {round(box.get_x() + box.get_width(), 6) for box in ax.patches}
+        assert {round(x, 6) for x in rows.registers_percent} <= ends
 
 
-RATES = {"prefill": {"ours": 330, "ours_4": 280, "fa2": 300}, "decode": {"ours": 4000, "ours_4": 3900, "read": 4400}}
+RATES = {
+    "prefill": {"ours": 330, "ours_4": 280, "fa2": 300},
+    "decode": {"ours": 4000, "ours_4": 3900, "fa2": 2000, "read": 4400},
+}
 
 
 @pytest.fixture
@@ -143,15 +160,17 @@ def halves(recorded):
     for case in methods_halves.cases():
         batch = methods_halves.batch_of(case)
         work = batch.flops / 1e9 if case["side"] == "prefill" else batch.kv_bytes / 1e6
-        rates = RATES[case["side"]] | ({"fa2": 340} if case["tokens"] == 8192 else {})
-        times = {way: work / rate for way, rate in rates.items() if way in RATES[case["side"]]}
+        fast = (case["side"], case["tokens"]) == ("prefill", 8192)
+        rates = RATES[case["side"]] | ({"fa2": 340} if fast else {})
+        times = {way: work / rate for way, rate in rates.items()}
         rows.append(case | {"flops": batch.flops, "kv_bytes": batch.kv_bytes} | times)
     recorded("methods-halves", rows)
     return methods_halves.table()
 
 
 def test_each_half_is_judged_by_its_own_measure(halves):
-    assert len(halves) == 3 * len(methods_halves.cases()), "a way that a side does not have makes no row"
+    ways = sum(len(RATES[case["side"]]) for case in methods_halves.cases())
+    assert len(halves) == ways, "a way that a side does not have makes no row"
     assert methods_halves.prefill_over_fa2() == pytest.approx(330 / 340)
     assert methods_halves.decode_of_read() == pytest.approx(100 * 4000 / 4400)
 
@@ -162,3 +181,7 @@ def test_the_picture_of_the_halves_shows_every_batch_of_decode_by_its_name(halve
     names = [t.get_text() for t in right.get_yticklabels()]
     assert sorted(names) == sorted(f"{n} × {t // 1024}K" for *_, n, t in methods_halves.DECODES)
     assert [t.get_text() for t in right.texts] == ["91 %"] * len(methods_halves.DECODES)
+    requests = [int(name.partition(" ")[0]) for name in names]
+    assert requests == sorted(requests, reverse=True), "the fewest below"
+    (peer,) = right.lines
+    assert peer.get_label() == methods_halves.NAMES["fa2"] and list(peer.get_xdata()) == pytest.approx([2.0] * 7)

@@ -117,6 +117,11 @@ def test_near_peak_counts_batches_within_a_tenth_of_the_longer_part():
     assert pod_11.pod_near_peak() == pytest.approx(100 * count / len(df))
 
 
+def test_time_saved_is_the_place_in_the_band_of_all_batches_together():
+    df = pd.DataFrame({"serial": [3.0, 6.0], "larger": [2.0, 3.0], "pod": [2.5, 3.5]})
+    assert pod_11.time_saved(df) == pytest.approx(100 * (9 - 6) / (9 - 5))
+
+
 def test_warp_leads_the_baselines_by_its_median():
     df = pod_11.filtered(pod_11.table())
     median = lambda way: (100 * (df.serial / df[way] - 1)).median()  # noqa: E731
@@ -159,6 +164,11 @@ def test_every_base_has_the_same_times_of_pod(monkeypatch):
     fastest = 100 * ((some.prefill + some.kv_bytes / 2e9) / some["pod"] - 1)
     assert out.loc["our prefill and the fastest decode", "mean %"] == round(fastest.mean(), 1)
     assert out.loc["FlashAttention-2 with the paper's tile"].to_list() == [0, 50, -50, 50, 2, ""]
+    ax = methods_fa2.draw_bases(out).axes[0]
+    assert [label.get_text() for label in ax.get_yticklabels()] == list(out.index)
+    assert list(ax.lines[len(out)].get_xdata()) == list(out["mean %"]), "a dot a base"
+    words = [text.get_text() for text in ax.texts]
+    assert words.count("2 batches") == 1 and words.count("100 %") == (out["ahead on, %"] == 100).sum()
 
 
 def test_one_call_of_fa3_stands_beside_its_own_batch(monkeypatch):

@@ -143,17 +143,22 @@ def table():
 
 
 def draw(df):
-    """Both resources of an SM, side by side, for two CTAs of each kernel on an SM."""
-    mine = df[df.ctas_per_sm == 2]
+    """Both resources of an SM, side by side, for two CTAs of each kernel on an SM: a box a CTA."""
+    two = df[df.ctas_per_sm == 2]
     panels = style.axes(9.5, 2.9, columns=2, sharey=True)
-    for ax, (arch, rows) in zip(panels, mine.groupby("arch", sort=False), strict=True):
+    for ax, (arch, rows) in zip(panels, two.groupby("arch", sort=False), strict=True):
         y = np.arange(len(rows))
         for name, column, offset, colour in (("registers", "registers_percent", -0.2, style.WORKERS[1]),
                                              ("shared memory", "smem_percent", 0.2, style.WORKERS[6])):  # fmt: skip
-            ax.barh(y + offset, rows[column], height=0.36, color=colour, label=name)
+            boxes = np.where(rows.binding == NAMES["ByWarp"], 1, 2)
+            for i in range(2):
+                mine = boxes > i
+                wide = (rows[column] / boxes)[mine]
+                ax.barh(y[mine] + offset, wide, left=i * wide, height=0.36, color=colour, edgecolor="white",
+                        linewidth=1.5, label=name)  # fmt: skip
         ax.axvline(100, color=style.INK, linewidth=1, linestyle="--")
         ax.set_yticks(y, rows.binding)
-        ax.set(xlim=(0, 112), ylim=(len(rows) - 0.5, -0.5), xlabel="% of an SM: two CTAs, or one of halves")
+        ax.set(xlim=(0, 112), ylim=(len(rows) - 0.5, -0.5), xlabel="% of an SM; a box is a CTA")
         ax.set_title(f"{arch} ({ARCHITECTURES[arch].upper()})", fontsize=10, loc="left")
     style.legend(panels[1], loc="lower right", bbox_to_anchor=(1, 1), ncols=2, borderaxespad=0.1)
     return panels[0].figure

@@ -1,4 +1,4 @@
-"""Is each half fast alone? Prefill beside torch's FlashAttention-2, decode beside a bare read of DRAM.
+"""Is each half fast alone? Both beside torch's FlashAttention-2, and decode beside a bare read of DRAM.
 
 Measured: prefill alone and decode alone, ours beside torch's FlashAttention-2 and a bare read of as many bytes.
 """
@@ -89,7 +89,7 @@ def table():
 def draw(df):
     left, right = style.axes(9.5, 3.3, columns=2)
     prefill = df[(df.side == "prefill") & (df.kv_heads == 8)].pivot(index="tokens", columns="way", values="tflops")
-    colours = {"fa2": style.FRAME, "ours": style.PREFILL, "ours_4": style.WORKERS[6]}
+    colours = {"fa2": style.INK, "ours": style.PREFILL, "ours_4": style.WORKERS[6]}
     for i, (way, colour) in enumerate(colours.items()):
         x = np.arange(len(prefill)) + 0.28 * (i - 1)
         left.bar(x, prefill[way], 0.26, color=colour, label=NAMES[way])
@@ -97,18 +97,20 @@ def draw(df):
             left.text(at, rate + 5, f"{rate:.0f}", ha="center", fontsize=8)
     left.set_xticks(range(len(prefill)), [f"{tokens // 1024}K" for tokens in prefill.index])
     left.set(xlabel="tokens of the prompt", ylabel="prefill, TFLOP/s", ylim=(0, 1.12 * prefill.max().max()))
-    left.set_title("two CTAs an SM: ahead of FlashAttention-2", fontsize=10, pad=40)
+    left.set_title("prefill, two CTAs an SM: ahead of FlashAttention-2", fontsize=10, pad=40)
     style.legend(left, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)
-    read, ours = (df[(df.side == "decode") & (df.way == way)] for way in ("read", "ours"))
+    decode = df[df.side == "decode"].sort_values("sequences", ascending=False, kind="stable")
+    read, ours, fa2 = (decode[decode.way == way] for way in ("read", "ours", "fa2"))
     for rows, colour, width in ((read, style.FRAME, 0.8), (ours, style.DECODE, 0.5)):
         right.barh(range(len(rows)), rows.gb_per_s / 1000, width, color=colour, label=NAMES[rows.way.iloc[0]])
+    right.plot(fa2.gb_per_s / 1000, range(len(fa2)), "D", color=style.INK, markersize=6, label=NAMES["fa2"])
     shares = 100 * ours.gb_per_s.to_numpy() / read.gb_per_s.to_numpy()
     for y, (share, mine, bare) in enumerate(zip(shares, ours.gb_per_s, read.gb_per_s, strict=True)):
         right.text(max(mine, bare) / 1000 + 0.06, y, f"{share:.0f} %", va="center", fontsize=9)
     right.set_yticks(range(len(ours)), [f"{r.sequences} × {r.tokens // 1024}K" for r in ours.itertuples()])
     right.invert_yaxis()
     right.set(xlabel="decode, TB/s", xlim=(0, 5.6))
-    right.set_title(f"{min(shares):.0f} to {max(shares):.0f} % of a bare read", fontsize=10, pad=40)
+    right.set_title(f"decode: {min(shares):.0f} to {max(shares):.0f} % of a bare read", fontsize=10, pad=40)
     style.legend(right, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)
     return left.figure
 

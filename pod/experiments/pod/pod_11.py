@@ -106,6 +106,11 @@ def near_peak(df, way: str = "pod") -> float:
     return 100 * float((df[way] <= margin * df.larger).mean())
 
 
+def time_saved(df, way: str = "pod") -> float:
+    """Of the time that a perfect overlap would save over serial on all these batches together, what a way saves, %."""
+    return 100 * float((df.serial - df[way]).sum() / (df.serial - df.larger).sum())
+
+
 def summary(df):
     """One row a way: of how many batches, mean, median, largest and smallest gain over serial, share near the peak."""
     rows = {}

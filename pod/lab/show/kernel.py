@@ -65,6 +65,29 @@ def _box(ax: Axes, x, y, width, height, face, words, ink) -> None:
     ax.text(x + width / 2, y + height / 2, words, ha="center", va="center", fontsize=9, color=ink)
 
 
+# ---------------------------------------------------------------- who reads which keys
+
+HEADS, KEYS, UNITS = 4, 64, 64  # query heads of a KV head; thousands of keys; KV heads of all sequences
+SHARED = {  # title -> a bar a CTA: its heads, and the keys from ... to that it reads
+    "rung 5: a CTA for each head": [(f"head {head}", 0, KEYS) for head in range(HEADS)],
+    "heads in one tile": [(f"heads 0 to {HEADS - 1}", 0, KEYS)],
+    "and its keys cut": [(f"heads 0 to {HEADS - 1}", 0, KEYS // 2), (f"heads 0 to {HEADS - 1}", KEYS // 2, KEYS)],
+}
+
+
+def shared_keys() -> Figure:
+    """Which keys of one KV head and one sequence each CTA reads, a row a CTA: rung 5, heads in one tile, keys cut."""
+    panels = style.axes(9.5, 2.3, columns=len(SHARED))
+    for ax, (title, ctas) in zip(panels, SHARED.items(), strict=True):
+        for y, (words, begin, end) in enumerate(ctas):
+            _bar(ax, y, begin, end, "decode", words)
+        ax.set_title(f"{title}: {UNITS * len(ctas)} CTAs in all", fontsize=10)
+        ax.set(xlim=(0, KEYS), ylim=(HEADS - 0.4, -0.6), xlabel="keys that a CTA reads")
+        ax.set_xticks([0, KEYS // 2, KEYS], ["0", f"{KEYS // 2}K", f"{KEYS}K"])
+        ax.set_yticks(range(len(ctas)), [f"CTA {y}" for y in range(len(ctas))])
+    return panels[0].figure
+
+
 # ---------------------------------------------------------------- who ran where
 
 

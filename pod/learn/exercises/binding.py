@@ -82,7 +82,7 @@ class Case:
         return min(self.slots) // self.sms * self.sms
 
     def __str__(self) -> str:
-        return "{} slots of prefill, {} of decode, {} SMs".format(*self.slots, self.sms)
+        return "{} pieces of prefill, {} of decode, {} SMs".format(*self.slots, self.sms)
 
 
 def launch(text: str, case: Case) -> Outcome:
@@ -92,7 +92,7 @@ def launch(text: str, case: Case) -> Outcome:
     threads = sorted({tuple(map(int, found.groups())) for line in ran.printed if (found := ASSIGNED.match(line))})
     given = [(op, id) for _, op, id in threads]
     known = {"case": case, "values": (threads, given)}
-    wanted = f"each slot once, and kinds that change every {case.sms} CTAs while both have {case.sms} left"
+    wanted = f"each piece once, and kinds that change every {case.sms} CTAs while both have {case.sms} left"
     if promise := broken(threads, case, ended=not ran.report):
         return Outcome(f"{case}", wanted, f"{_said(given)}: {promise}", **known)
     if ran.report:
@@ -103,7 +103,7 @@ def launch(text: str, case: Case) -> Outcome:
 
 
 def broken(threads: list[tuple[int, int, int]], case: Case, ended: bool) -> str:
-    """The first promise of a binding that these (CTA, kind, slot) do not keep; "" when they keep all."""
+    """The first promise of a binding that these (CTA, kind, piece) do not keep; "" when they keep all."""
     ctas, given = [cta for cta, *_ in threads], [(op, id) for _, op, id in threads]
     if torn := [cta for cta in ctas if ctas.count(cta) > 1]:
         return f"the warps of CTA {torn[0]} do not agree"
@@ -133,7 +133,7 @@ def _promise(words: str) -> Callable[[Outcome], bool]:
     return lambda o: words in str(o.got).rpartition(": ")[2]
 
 
-def _wrong_slot(o: Outcome) -> bool:
+def _wrong_piece(o: Outcome) -> bool:
     return _promise("there is no")(o) or _promise("twice")(o)
 
 
@@ -142,7 +142,7 @@ def _changes(o: Outcome) -> int:
 
 
 def _begins(o: Outcome, number: int) -> int | None:
-    """The slot with which a round begins, if it was reached."""
+    """The piece with which a round begins, if it was reached."""
     given = o.values[1][number * o.case.sms :]
     return given[0][1] if given else None
 
@@ -166,23 +166,23 @@ binding = Exercise(
             "c.sms as its second. So the kind must change after c.sms CTAs, as in chapter 06.",
             lambda o: len(_kinds(o.values[1], 2)[0]) == 2 and o.case.sms > 1 and o.case.in_rounds > 0,
         ),
-        "the same slots again": Hint(
-            "The kinds are right. But each round of a kind begins with slot 0 again: its second one goes on where its "
+        "the same pieces again": Hint(
+            "The kinds are right. But each round of a kind begins with piece 0 again: its second one goes on where its "
             "first has ended.",
-            lambda o: _wrong_slot(o) and _begins(o, 1) == _begins(o, 2) == 0,
+            lambda o: _wrong_piece(o) and _begins(o, 1) == _begins(o, 2) == 0,
         ),
         "rounds of the other counted": Hint(
-            "The kinds are right. But slots are counted through both kinds: when a kind has its second round, two "
+            "The kinds are right. But pieces are counted through both kinds: when a kind has its second round, two "
             "rounds have gone by, and only one of them was its own.",
-            lambda o: _wrong_slot(o) and _begins(o, 1) == o.case.sms,
+            lambda o: _wrong_piece(o) and _begins(o, 1) == o.case.sms,
         ),
         "used up": Hint(
             "The rounds are right, and go on when one kind has no whole round left. It must leave its CTAs to the "
-            "other, or they ask for slots that do not exist.",
+            "other, or they ask for pieces that do not exist.",
             _promise("there is no"),
         ),
         "the rest begins anew": Hint(
-            "The rounds are right. Behind them a slot comes twice: the rest of a kind begins where its rounds have "
+            "The rounds are right. Behind them a piece comes twice: the rest of a kind begins where its rounds have "
             "ended.",
             _promise("twice"),
         ),
