@@ -499,7 +499,8 @@ def prefill_ranges(blocks: np.ndarray, workers: int) -> tuple[np.ndarray, int]:
 def missing_l2(head_dim: int, time: int, once: int, again: int, among: int, room: int) -> int:
     """By how much ranges that take `time` wait for DRAM, in tenths of a block. They begin anywhere, so all heads of all
     sequences are read at once, and of what is read again L2 brings only as large a share as it has room for. Blocks:
-    that are read once, and again, among how many, and that L2 has room for. 44 of 48 batches beside whole tiles: ..."""
+    that are read once, and again, among how many, and that L2 has room for. Of 90 random batches the 66 that take
+    ranges by this were 1.12 times as fast as in parts (.99 to 1.36), the others would be 1.01 times (.86 to 1.19)."""
     if among <= room:
         return 0
     a_block = 10 * kv_us(head_dim, PERSISTENT.prefill_keys, DECODE_BYTES) / BLOCK_US[head_dim]

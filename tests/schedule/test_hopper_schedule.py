@@ -1,5 +1,6 @@
 """The work lists of the Hopper kernel: every query row meets every key exactly once, in pieces that can be merged."""
 
+from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
@@ -202,15 +203,33 @@ def test_prefill_alone_is_cut_in_ranges_where_these_end_sooner(monkeypatch):
     assert _makespan(work, 132) < 0.9 * _makespan(parts, 132)
 
 
-def test_ranges_are_for_sequences_of_which_l2_holds_a_head(monkeypatch):
-    """SMs that begin anywhere in a longer one would each read it from DRAM."""
-    monkeypatch.setattr(choose, "ranges_may_pay", lambda *_: True)
-    monkeypatch.setattr(choose, "prefill_ranges", lambda blocks, _: (blocks.cumsum(), -1))
-    asked = []
-    monkeypatch.setattr(prefill, "in_ranges", lambda *what: asked.append(what) or prefill.cut(what[0], 1, 128))
-    for kv_len, times in ((prefill.l2_tokens(128), 1), (prefill.l2_tokens(128) + 1, 1)):
-        decide.hopper(HybridBatch([300], [kv_len], 8, 2, 128), 132)
-        assert len(asked) == times
+@pytest.mark.parametrize(("q_lens", "kv_lens", "heads", "taken"), [
+    ((544,), (16928,), (64, 8), True),  # measured: 1.33 times as fast
+    ((527, 137), (19367, 1134), (32, 8), True),  # 1.30
+    ((4922, 832, 153), (40718, 1954, 5813), (32, 32), False),  # .91: 34 tiles read each of 32 heads again
+    ((1854,), (11842,), (32, 32), False),  # .94
+    ((205, 102), (115857, 68759), (16, 8), False),  # .86
+    ((331,), (18100,), (32, 32), True),  # 1.16: three tiles do not
+])  # fmt: skip
+def test_ranges_are_taken_where_l2_spares_them_dram(q_lens, kv_lens, heads, taken, monkeypatch):
+    """SMs that begin anywhere read all heads of all sequences at once. Heads of 128, where tiles are many, too."""
+    asked, in_ranges = [], prefill.in_ranges
+    monkeypatch.setattr(prefill, "in_ranges", lambda *what: asked.append(what) or in_ranges(*what))
+    decide.hopper(HybridBatch(q_lens, kv_lens, *heads, 128), 132)
+    assert bool(asked) == taken
+
+
+@given(batches(longest=3000, chunk=700))
+def test_what_is_read_again_is_counted_for_each_head(b):
+    side = sides(HybridBatch(b.q_lens, b.kv_lens, b.hq, b.hkv, 128), 0)[0]
+    tiles = prefill.tiles(side, choose.prefill_pack(side, 128), b.causal)
+    work, read = prefill.cut(tiles, 1, 128), Counter()
+    for seq, head, blocks in zip(work.seq, work.kv_head, work.blocks(128), strict=True):
+        read[seq, head] += blocks
+    there = dict(zip(side.seq, -(-side.kv_len // 128), strict=True))
+    more = {of: n for of, n in read.items() if n > there[of[0]]}
+    again = sum(n - there[seq] for (seq, _), n in more.items())
+    assert prefill.read_again(tiles, side, 128) == (again, sum(there[seq] for seq, _ in more))
 
 
 @settings(max_examples=60)
