@@ -200,7 +200,7 @@ def _prefill_pieces(side: Side, shape: Shape, sms: int, head_dim: int, causal: b
     if ranges_too and not few and choose.ranges_may_pay(total, sms, time):
         cuts, sooner = choose.prefill_ranges(blocks, sms)
         again, among = prefill.read_again(tiles, side, keys)
-        sooner += choose.missing_l2(head_dim, sooner, total - again, again, among, prefill.l2_tokens(head_dim) // keys)
+        sooner += choose.missing_l2(head_dim, sooner, total - again, again, among)
         if sooner < time:
             time, cut = sooner, partial(prefill.in_ranges, tiles, cuts, keys, blocks)
     time *= choose.WIDE_COST if shape == WIDE else 1.0
