@@ -19,6 +19,7 @@ from pod.lab.show import style
 
 FIGURE = Figure(
     title=f"Registers, shared memory, L2 and DRAM of {a_card()}: size, wait and rate",
+    says="The further away, the longer one load waits, and the fewer bytes come",
     chapter="04",
     method="One thread chases addresses through a ring; all threads read. Registers: operands of multiply-adds.",
     data=("memory-map",),
