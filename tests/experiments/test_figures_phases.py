@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 from pod.batch import TABLE1
+from pod.data import read
 from pod.experiments.basics import band, roofline, stutter, wave_step, waves
+from pod.experiments.gpu import memory_map
 from pod.experiments.methods import methods_fa2
 from pod.experiments.pod import pod_03, pod_05, pod_06
 from pod.experiments.sarathi import sarathi_04
@@ -172,6 +174,38 @@ def test_flash_attention_3_is_two_waves_of_one_cta_an_sm():
     last, wave = ms[67] - ms[66], ms[66] / 2
     assert waves.ctas(66) == 2 * H200.sms and round(last / wave, 2) == 0.56 and round(wave / last, 1) == 1.8
     assert round(wave_step.step()) == 28 and round(pod_06.decode_step()) == 56
+
+
+def test_last_waves_of_three_kernels_take_more_than_half_a_full_one():
+    """Chapter 05's picture: what its bars and words say."""
+    rows = wave_step.last_waves()
+    assert [round(x, 2) for x in rows["last"]] == [0.56, 0.56, 0.60] and list(rows.waves) == [1, 2, 1]
+    (ax,) = wave_step.draw_last(rows, 1 / waves.reach()).axes
+    words = [t.get_text() for t in ax.texts]
+    assert "step 28 %, over two full waves" in words and "predicted: a quarter" in words and waves.reach() == 4
+
+
+def test_a_lone_cta_that_only_reads_gets_what_is_under_way():
+    """Chapter 05: a CTA alone draws less than one that has 64 KB under way, and more than one with 16."""
+    reads = read("gpusim-calibrate").query("probe == 'read' and ctas == 1 and size > 0")
+    rate = (reads.bytes / reads.ms / 1e6).set_axis(reads["shape"].astype(int) * 4)  # GB/s, by KB under way
+    assert [round(rate[kb]) for kb in (16, 64)] == [32, 95]
+
+
+def test_dram_gives_no_more_from_some_4_mb_under_way_on():
+    """Chapter 04's table, and 16 bytes for each thread."""
+    rows = memory_map.filling()
+    assert list(rows.index) == [0.5, 1.1, 2.2, 4.3, 8.7] and rows["TB/s"].idxmax() == 4.3
+    assert round(4.3e6 / (H200.sms * H200.threads_per_sm)) == 16
+    waits = rows["one load waits, µs"]
+    assert waits.is_monotonic_increasing and round(waits[8.7] / waits[4.3]) == 2
+
+
+def test_the_map_has_a_row_of_numbers_for_each_place():
+    places = memory_map.places(memory_map.table())
+    words = [t.get_text() for t in memory_map.draw_map(places).axes[0].texts]
+    assert words.count("registers") == 3 and words.count("DRAM, of all SMs") == 1
+    assert {"658 cycles, 332 ns", "518 TB/s", "33 MiB of both"} <= set(words)
 
 
 def test_torchs_flash_attention_2_waits_for_its_sm_and_a_tile_of_64_rows_for_dram():

@@ -139,6 +139,19 @@ def test_sm_aware_ctas_pay_about_the_step_that_the_longer_loop_pays_alone():
 
 
 @emulated
+def test_equal_tiles_of_sm_aware_ctas_do_not_end_together():
+    """Chapter 06 on why they lose to halves of a CTA: tiles of 25 and 20 µs, and two compute tiles side by side."""
+    with kernels.machine(micro_cuts.SMS):
+        trace = fusion.record(micro_cuts.halves(), "sm-aware")
+    long = {op: (mine.end - mine.start).mean() for op, mine in trace.groupby("op")}
+    assert (round(long["compute"]), round(long["memory"])) == (25, 20)
+    computing = trace[trace.op == "compute"].groupby("sm")
+    pairs = sum(max(0, min(a.end, b.end) - max(a.start, b.start)) for _, on_sm in computing
+                for a, b in combinations(on_sm.itertuples(), 2))  # fmt: skip
+    assert round(100 * pairs / micro_cuts.SMS / trace.end.max()) == 7
+
+
+@emulated
 def test_a_long_memory_tile_ends_before_the_compute_tiles_dealt_with_it():
     """Chapter 06 on its third cut: what is on an SM, in percent of the time, and what lasts how long."""
     with kernels.machine(micro_cuts.SMS):

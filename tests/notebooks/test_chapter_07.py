@@ -292,6 +292,16 @@ def test_legends_of_what_is_dealt_say_how_far_apart_the_sides_come():
     assert words == ["50:50: up to 53 points apart", "proportional: up to 26 points apart"]
 
 
+def test_each_panel_of_the_recording_says_how_long_it_took_and_how_many_sms_held_both():
+    axes = pod_trace.draw(pod_trace.table()).axes
+    titles = [ax.get_title() for ax in axes]
+    assert len(titles) == 6 and titles[3] == "SM-aware, proportional, 2 CTAs an SM\n184 µs, 77 SMs hold both"
+    df = pod_trace.table()
+    assert (df.sms + df.prefill + df.decode).max() == H200_SMS
+    alone = df[(df.run == "prop2") & df.us.between(80, 106)]
+    assert alone.prefill.min() > 0.9 * H200_SMS, "section 6: prefill is alone there"
+
+
 def test_one_sm_has_a_row_for_each_way_with_two_slots():
     (ax,) = pod_trace.draw_one(0).axes
     assert [t.get_text() for t in ax.get_yticklabels()] == ["serial", "CTAs by index", "50:50", "proportional"]

@@ -8,6 +8,7 @@ from ctypes import c_int64, c_uint64
 from statistics import median
 
 import pandas as pd
+from matplotlib.patches import Rectangle
 
 from pod.data import a_card, read
 from pod.hardware import H200, KIB, MIB
@@ -18,6 +19,7 @@ from pod.lab.show import style
 
 FIGURE = Figure(
     title=f"Registers, shared memory, L2 and DRAM of {a_card()}: size, wait and rate",
+    says="The further away, the longer one load waits, and the fewer bytes come",
     chapter="04",
     method="One thread chases addresses through a ring; all threads read. Registers: operands of multiply-adds.",
     data=("memory-map",),
@@ -156,6 +158,49 @@ def in_words(found):
         "all loads get": [f"{x:,.3g} TB/s" for x in found.tb_per_s],
     }
     return pd.DataFrame(rows, index=found.index)
+
+
+def filling():
+    """One row a number of bytes under way from DRAM on the whole GPU: MB, TB/s, and microseconds that a load waits by
+    Little's law. Of chapter 10's bare reads, those with one or two CTAs on every SM and up to 16 KB ahead of each."""
+    df = read("gpusim-calibrate")
+    df = df[(df.probe == "read") & df.ctas.isin((H200.sms, 2 * H200.sms)) & (df["size"] > 0)]
+    df = df.assign(mb=df["shape"].astype(int) * 4 * KIB * df.ctas / 1e6, rate=df.bytes / df.ms / 1e9)
+    df = df[df.mb < 10].sort_values("mb", kind="stable")
+    made = {"under way, MB": df.mb.round(1), "TB/s": df.rate.round(1), "one load waits, µs": (df.mb / df.rate).round(2)}
+    return pd.DataFrame(made).set_index("under way, MB")
+
+
+LEVELS = {"registers": 3.55, "shared memory": 2.8, "L1": 2.05, "L2": 0.95, "DRAM": 0.2}  # the lower edge of each box
+COLUMNS = {"size": (8.2, "size, whole GPU"), "one load waits": (11.3, "one load waits"),
+           "all loads get": (13.9, "all loads get")}  # fmt: skip
+
+
+def draw_map(found):
+    """Boxes in boxes, from the registers of an SM down to DRAM, and the numbers of `places` beside each level."""
+    ax = style.axes(9.5, 3.7)
+    across = 7.4
+    for x, name in ((0, "SM 0"), (2.4, "SM 1"), (5.4, f"SM {H200.sms - 1}")):
+        _box(ax, x, 1.85, 2, 3.05, "white")
+        ax.text(x + 1, 4.65, name, fontsize=9, ha="center", va="center", fontweight="bold")
+        for place in ("registers", "shared memory", "L1"):
+            _box(ax, x + 0.1, LEVELS[place], 1.8, 0.6, style.IDLE)
+            ax.text(x + 1, LEVELS[place] + 0.3, place, fontsize=9, ha="center", va="center")
+    ax.text(4.9, 3.3, "…", fontsize=16, ha="center", va="center")
+    for place in ("L2", "DRAM"):
+        _box(ax, 0, LEVELS[place], across, 0.6, style.FRAME)
+        ax.text(across / 2, LEVELS[place] + 0.3, f"{place}, of all SMs", fontsize=9, ha="center", va="center")
+    for column, (x, head) in COLUMNS.items():
+        ax.text(x, 4.65, head, fontsize=9, va="center", fontweight="bold")
+        for place, words in in_words(found)[column].items():
+            ax.text(x, LEVELS[place] + 0.3, words.replace(", with shared memory", " of both"), fontsize=9, va="center")
+    ax.set(xlim=(-0.1, 15.8), ylim=(0.1, 5))
+    ax.axis("off")
+    return ax.figure
+
+
+def _box(ax, x, y, width, height, tone) -> None:
+    ax.add_patch(Rectangle((x, y), width, height, facecolor=tone, edgecolor=style.INK, linewidth=1))
 
 
 def draw(df):

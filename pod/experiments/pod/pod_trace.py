@@ -5,6 +5,7 @@ Measured: every CTA of one launch: operation, SM, ticket, start and time, for po
 
 from functools import lru_cache
 
+import numpy as np
 import pandas as pd
 
 import pod
@@ -13,7 +14,7 @@ from pod.batch import HybridBatch
 from pod.data import read
 from pod.kernels.fusion import NAMES
 from pod.kernels.sm80 import TRACE_FIELDS
-from pod.kernels.trace import both_over_time, both_share, disagreements, held_both
+from pod.kernels.trace import both_share, disagreements, held, held_both
 from pod.lab.figure import Figure
 from pod.lab.measure import timing
 from pod.lab.show import gantt, style
@@ -21,7 +22,7 @@ from pod.lab.show.band import overlap
 from pod.schedule.binding import OPS
 
 FIGURE = Figure(
-    title="On how many SMs prefill and decode meet, and when",
+    title="What the SMs of an H200 hold while one batch runs: prefill, decode or both",
     says="SM-aware CTAs meet on nearly all SMs from the start, CTAs by index only late",
     chapter="07",
     method="One traced launch each, cold L2. 3K prompt beside 40 x 4K, 16/4 heads, bf16; every CTA stamps its ends.",
@@ -95,14 +96,6 @@ LABELS = {
     "even4": "SM-aware, 50:50",
     "prop4": "SM-aware, proportional",
 }
-SHOWN = {  # colour of each line, and where its words stand
-    "serial": ("#79706e", (181, 10)),
-    "cta": (style.SMS[3], (181, 70)),
-    "even2": (style.INK, (4, 143)),
-    "prop2": ("#3b7d3b", (130, 143)),
-    "even4": (style.INK, (4, 143)),
-    "prop4": ("#3b7d3b", (130, 143)),
-}
 PANELS = {"2 CTAs on an SM": ("serial", "cta", "even2", "prop2"), "4 CTAs on an SM": ("even4", "prop4")}
 
 
@@ -118,25 +111,39 @@ def traces() -> dict:
 
 
 def table():
-    """One row a run and moment at which the number of SMs that hold both changes."""
-    rows = [(run, time, sms) for run, trace in traces().items()
-            for time, sms in zip(*both_over_time(trace), strict=True)]  # fmt: skip
-    df = pd.DataFrame(rows, columns=["run", "us", "sms"])
-    return df[(df.sms != df.groupby("run").sms.shift()) | ~df.duplicated("run", keep="last")].reset_index(drop=True)
+    """One row a run and moment at which it changes how many SMs hold both (`sms`), prefill alone or decode alone."""
+    rows = []
+    for run, trace in traces().items():
+        times = np.unique([trace.start, trace.end])
+        _, prefill, decode, both = held(trace, times)
+        rows += zip([run] * len(times), times, both, prefill, decode, strict=True)
+    df = pd.DataFrame(rows, columns=["run", "us", "sms", "prefill", "decode"])
+    held_now = df[["sms", "prefill", "decode"]]
+    changed = (held_now != held_now.groupby(df.run).shift()).any(axis=1)
+    return df[changed | ~df.duplicated("run", keep="last")].reset_index(drop=True)
 
 
 def draw(df):
-    axes = style.axes(9.5, 3.4, columns=2, sharex=True, sharey=True)
-    for ax, (title, runs) in zip(axes, PANELS.items(), strict=True):
-        for run in runs:
-            mine, (tone, at) = df[df.run == run], SHOWN[run]
-            ax.step(mine.us, mine.sms, where="post", color=tone, linewidth=1.6)
-            between = ":\n" if run == "cta" else ": "  # beside the other panel
-            ax.text(*at, f"{LABELS[run]}{between}{mine.us.max():.0f} µs", color=tone, fontsize=9, va="center")
-        ax.set_title(title, fontsize=10, loc="left")
-        ax.set(xlabel="time, µs", xlim=(0, None), ylim=(-3, 150), yticks=(0, 33, 66, 99, 132))
-    axes[0].set_ylabel("SMs that hold both")
-    return axes[0].figure
+    """One panel a run: SMs that hold prefill alone (blue), both (green) or decode alone (orange), over time."""
+    tones = {"prefill": style.PREFILL, "sms": style.KINDS["both"], "decode": style.DECODE}
+    words = {"prefill": "prefill alone", "sms": "both", "decode": "decode alone"}
+    panels = style.axes(9.5, 4.6, columns=3, rows=2, sharex=True, sharey=True)
+    average = summary()["on average"]
+    for ax, (run, label), both in zip(panels.flat, LABELS.items(), average, strict=True):
+        mine = df[df.run == run]
+        edges, bottom = mine.us.to_numpy(), np.zeros(len(mine) - 1)
+        for what, tone in tones.items():
+            top = bottom + mine[what].to_numpy()[:-1]
+            ax.stairs(top, edges, baseline=bottom, fill=True, color=tone, label=words[what])
+            bottom = top
+        ctas = 4 if run in PANELS["4 CTAs on an SM"] else 2
+        ax.set_title(f"{label}, {ctas} CTAs an SM\n{edges[-1]:.0f} µs, {both:.0f} SMs hold both", fontsize=9)
+        ax.set(xlim=(0, 1.02 * df.us.max()), ylim=(0, 132), yticks=(0, 33, 66, 99, 132))
+    for ax in panels[:, 0]:
+        ax.set_ylabel("SMs")
+    for ax in panels[1]:
+        ax.set_xlabel("time, µs")
+    return style.legend_outside(panels[0, 0], "lower", 3)
 
 
 def draw_one(sm: int):
