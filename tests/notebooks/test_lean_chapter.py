@@ -25,7 +25,7 @@ from pod.experiments.lean import (
 )
 from pod.hardware import A100, H200
 from pod.lab.measure import peers, timing
-from pod.lab.show.line import draw_line, shares
+from pod.lab.show.line import draw_line, draw_rule, shares
 from pod.schedule.decode import equal_cuts
 
 emulated = pytest.mark.skipif(kernels.mode().name == "recorded", reason=kernels.mode().reason)
@@ -50,6 +50,22 @@ def test_a_range_goes_to_the_first_free_worker():
     assert rows == [(0, 0, 0, 3, 0), (1, 1, 0, 1, 0), (1, 2, 0, 2, 1)]
     ax = draw_line(plt.subplots()[1], [3, 2], equal_cuts(np.array([3, 2]), 2), "AB", 2)
     assert len(ax.patches) == 5
+
+
+@pytest.mark.parametrize("units, rule, end", [(288, "today's", 1.83), (128, "2.5.6", 2.06), (128, "today's", 1.03)])
+def test_a_rule_fills_its_slots_wave_after_wave(units, rule, end):
+    ax = draw_rule(plt.subplots()[1], units, 256, 132, rule)
+    waves = ax.patches
+    assert f"{end:.2f}x" in ax.get_title()
+    assert waves[-1].get_x() + waves[-1].get_width() == pytest.approx(end, abs=0.005)
+    filled = sum(wave.get_width() * wave.get_height() for wave in waves)
+    assert filled == pytest.approx(264), "equal ranges would fill all slots for a time of 1"
+
+
+def test_a_comb_passes_through_the_heads_of_the_table():
+    every, heads = lean_07.comb().set_index("heads"), lean_07.table().query("panel == 'heads'")
+    assert every.loc[list(heads.heads), "2.5.6"].to_list() == heads["2.5.6"].to_list()
+    assert (every.loc[54] == 1).all() and every.loc[55, "today"] == pytest.approx(1.64, abs=0.005)
 
 
 # ---------------------------------------------------------------- the model of two CTAs an SM

@@ -33,6 +33,8 @@ PANELS = {
     "heads": ("heads, batch 4, 256K", [(h, 4, 256 * K) for h in (8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64, 96)]),
     "batch": ("batch, 32 heads, 256K", [(32, b, 256 * K) for b in (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32)]),
 }
+COMB = range(8, 111)
+TEETH = {27: "108 units,\nan SM each", 54: "216 units,\na slot each"}  # heads at which a wave is full, on an A100
 MEAN_HEADS, MEAN_BATCHES = (8, 12, 16, 24, 32, 40, 48, 56, 64, 96, 128), (1, 2, 4, 6, 8, 12, 16, 24, 32)
 MEAN_CONTEXTS = tuple(K << n for n in range(10))
 
@@ -87,7 +89,15 @@ def table():
     return pd.DataFrame(rows, columns=["panel", "heads", "batch", "context", *LINES])
 
 
+def comb():
+    """The same two rules for every number of heads that the middle panel spans, at batch 4 and 256K."""
+    rows = [(heads, *(speedup(4 * heads, 256 * K // TILE, over) for over in RULES)) for heads in COMB]
+    return pd.DataFrame(rows, columns=["heads", *RULES])
+
+
 # ---------------------------------------------------------------- what we state
+
+
 @cache
 def _sweep(over: str) -> tuple[float, ...]:
     batches = product(MEAN_HEADS, MEAN_BATCHES, MEAN_CONTEXTS)
@@ -128,18 +138,30 @@ def alone_measured() -> float:
 
 
 def draw(df):
-    axes = style.axes(9.5, 3.7, columns=3, sharey=True)
+    axes = style.axes(9.5, 3.9, columns=3, sharey=True, width_ratios=[1, 2.2, 1])
+    every = comb()
     for ax, (panel, (words, _)) in zip(axes, PANELS.items(), strict=True):
         part = df[df.panel == panel]
         for over, colour in {"2.5.6": style.WORKERS[3], "today": style.INK}.items():  # free merges: no gain over BEST
+            line, dots = (every, None) if panel == "heads" else (part, "o")
             width = 3 if over == "2.5.6" else 1.5  # seen also where both rules choose the same
-            ax.plot(part[panel], part[over], color=colour, marker="o", markersize=4, linewidth=width, label=LINES[over])
+            ax.plot(line[panel], line[over], color=colour, marker=dots, markersize=4, linewidth=width,
+                    label=LINES[over])  # fmt: skip
         ax.axhline(1, color=style.FRAME, zorder=0)
         ax.set(xlabel=words, ylim=(0.85, 2.6))
     axes[0].set_xscale("log", base=2)
-    ticks = sorted(df[df.panel == "context"].context.unique())[::2]
+    ticks = sorted(df[df.panel == "context"].context.unique())[::3]
     axes[0].set_xticks(ticks, [in_k(n) for n in ticks], fontsize=8.5)
     axes[0].set_ylabel("speed-up of equal ranges")
-    stated = paper.value("lean.f07.fd_max")
-    axes[0].plot([256 * K], [stated], "*", color=style.WORKERS[2], markersize=11, label=f"the paper: up to {stated}x")
-    return style.legend_outside(axes[0], "upper", 3)
+    for heads, words in TEETH.items():
+        axes[1].axvline(heads + 0.5, color=style.FRAME, linestyle=":", zorder=0)
+        axes[1].text(heads + 1.5, 2.57, words, fontsize=9, va="top")
+    stated, beyond = paper.value("lean.f07.fd_max"), paper.value("lean.f07.heads_gain")
+    few, pink = paper.value("lean.f07.heads_threshold"), style.WORKERS[2]
+    axes[0].plot([256 * K], [stated], "*", color=pink, markersize=11)
+    axes[0].text(256 * K, stated + 0.06, f"the paper:\nup to {stated}x", fontsize=9, ha="right")
+    axes[1].plot([few, COMB[-1]], [beyond, beyond], color=pink, linestyle="--")
+    axes[1].text(
+        COMB[-1], beyond + 0.03, f"the paper: more than {beyond:g}x above {few:g} heads", fontsize=9, ha="right"
+    )
+    return style.legend_outside(axes[1], "upper", 2)

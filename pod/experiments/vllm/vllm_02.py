@@ -6,8 +6,11 @@ import pandas as pd
 from pod.data import read
 from pod.lab.figure import Figure
 from pod.lab.show import style
-from pod.simulate.metrics import memory
-from pod.simulate.run import Setup, simulate
+from pod.serving.blocks import ReservedPool
+from pod.serving.loop import serve
+from pod.serving.schedulers import VLLM, Orca
+from pod.simulate.metrics import memory, metrics
+from pod.simulate.run import Setup, description, simulate
 from pod.simulate.workload import Workload
 
 FIGURE = Figure(
@@ -21,8 +24,19 @@ KEYS = ("scheduler", "iteration")
 SYSTEMS = {"reserve the server's limit for each": "orca", "paging (vLLM)": "vllm"}
 
 
+LIMIT, OWN = 32768, 2048  # tokens that the server allows a request; that one with a limit of its own may answer
+WORK = Workload("conversation", 400, seed=1)
+
+
+class OwnLimit(ReservedPool):
+    """Reserves for each request its own prompt and OWN tokens."""
+
+    def claim(self, request) -> int:
+        return request.prompt + OWN
+
+
 def setup(scheduler: str) -> Setup:
-    return Setup(scheduler=scheduler, max_tokens=32768, kernels="fa2")
+    return Setup(scheduler=scheduler, max_tokens=LIMIT, kernels="fa2")
 
 
 def cases() -> list[dict]:
@@ -32,7 +46,7 @@ def cases() -> list[dict]:
 def measure(case: dict) -> list[dict]:
     """Of every iteration its end, tokens in the cache and tokens that the held blocks could take, and who is done."""
     on = setup(**case)
-    log = simulate(on, Workload("conversation", 400, seed=1).requests())
+    log = simulate(on, WORK.requests())
     rows = zip(*memory(log, on.num_blocks(), on.block_size), log.iterations, strict=True)
     return [{"iteration": i, "end_s": float(end), "used": int(used), "held": int(held),
              "answered": len(event.finished)} for i, (end, used, held, event) in enumerate(rows)]  # fmt: skip
@@ -75,6 +89,22 @@ def draw(df):
         ax.set_title(f"{name}\n{row.used_percent:.0f} % used, {row.requests_per_minute:.1f} requests/min", fontsize=10)
     axes[0].set_ylabel("% of the pool")
     return axes[0].figure
+
+
+def apart() -> pd.DataFrame:
+    """Requests a minute by policy and memory: Orca and vLLM as table() has them, and one step of the way at a time."""
+    on, (orca, vllm) = setup("vllm"), table().itertuples()
+    limit, own = (pool(on.num_blocks(), LIMIT, on.block_size) for pool in (ReservedPool, OwnLimit))
+
+    def run(lane) -> float:
+        return metrics(serve(WORK.requests(), [lane], on.executor(), **description(on, {})))["requests_per_minute"]
+
+    words = f"reserve each one's prompt and {OWN:,} tokens"
+    rows = [("Orca's", orca.memory, orca.requests_per_minute),
+            ("vLLM's", orca.memory, run(VLLM(limit, on.max_batch, max_tokens=LIMIT))),
+            ("Orca's", words, run(Orca(own, on.max_batch))),
+            ("vLLM's", vllm.memory, vllm.requests_per_minute)]  # fmt: skip
+    return pd.DataFrame(rows, columns=["policy", "memory", "requests a minute"]).set_index("policy")
 
 
 def unused_percent() -> float:

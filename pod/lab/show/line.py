@@ -7,8 +7,11 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from pod.lab.show import style
+from pod.schedule.choose import flash_splits
 from pod.schedule.decode import segments
 from pod.schedule.waves import run
+
+RULES = "2.5.6", "today's"  # of FlashDecoding: the first counts one slot an SM, the second two
 
 
 def shares(blocks: Sequence[int], cuts: Sequence[int], workers: int) -> list[tuple[int, int, int, int, int]]:
@@ -55,3 +58,25 @@ def draw_shares(ax: Axes, blocks: Sequence[int], cuts: Sequence[int], names: Seq
     ax.tick_params(axis="y", length=0)
     ax.spines["left"].set_visible(False)
     return style.tidy(ax)
+
+
+def draw_waves(ax: Axes, ctas: int, wave: float, slots: int) -> float:
+    """Equally long CTAs fill the slots, wave after wave; white slots are empty. `wave` is the time of one over that of
+    equal ranges, which fill all slots and end at the dashed line. Returns when the last wave ends."""
+    waves = -(-ctas // slots)
+    for i in range(waves):
+        busy = min(slots, ctas - i * slots)
+        ax.add_patch(Rectangle((i * wave, 0), wave, busy, facecolor=style.WORKERS[0], edgecolor="white"))
+    ax.axvline(1, color=style.INK, linestyle="--", linewidth=1.5)
+    ax.set(ylim=(0, slots), yticks=[0, slots // 2, slots], xlabel="time over that of equal ranges", ylabel="busy slots")
+    style.tidy(ax)
+    return waves * wave
+
+
+def draw_rule(ax: Axes, units: int, tiles: int, sms: int, rule: str) -> Axes:
+    """The waves of `units` heads of `tiles` tiles each, on two slots an SM, under one of FlashDecoding's two rules."""
+    slots, parts = 2 * sms, flash_splits(units, tiles, sms, RULES.index(rule) + 1)
+    end = draw_waves(ax, units * parts, -(-tiles // parts) / (units * tiles / slots), slots)
+    cut = "uncut" if parts == 1 else f"in {parts} parts"
+    ax.set_title(f"{rule} rule: {units} units {cut},\n{end:.2f}x the time of equal ranges", fontsize=10)
+    return ax
