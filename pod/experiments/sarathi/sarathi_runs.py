@@ -7,7 +7,7 @@ Orca's batches stay together then, for all their answers are equally long: it re
 rounds are alike. Five are enough for that, but SARATHI begins and ends with few requests, which a longer run hides.
 """
 
-from functools import cache, lru_cache, partial
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -27,7 +27,7 @@ from pod.serving.events import Iteration, Log
 from pod.serving.loop import Ticks, WallClock, serve
 from pod.serving.request import Request
 from pod.serving.schedulers import SCHEDULERS, Orca, Scheduler
-from pod.simulate.scenarios import best_ratio, reserved_a6000
+from pod.simulate.scenarios import best_ratio
 from pod.simulate.workload import Workload
 
 FIGURE = Figure(
@@ -37,7 +37,7 @@ FIGURE = Figure(
     "for each request; iterations as CUDA graphs but Orca's prompts; one run each. From its parts: with those "
     "iterations that have a chunk's size as long as their parts in sarathi-batches. Dotted: the same runs, five rounds "
     "too, on the model's A6000",
-    data=("sarathi-runs", "sarathi-batches", "sarathi-07"),
+    data=("sarathi-runs", "sarathi-batches", "sarathi-07", "sarathi-08"),
 )
 RECORDING = "sarathi-runs"
 KEYS = ("system", "length", "chunk", "pd", "iteration")
@@ -222,22 +222,14 @@ def sooner(run: pd.DataFrame, setting: Setting) -> float:
     return took / (took - (mine.gpu_ms - sarathi_batches.from_parts(setting.chunk, mine.decodes)).sum())
 
 
-@cache
-def foretold(length: int, chunk: int, pd: int, rounds: int = ROUNDS) -> float:
-    """Throughput over Orca of such a run on the model's A6000."""
-    runs = reserved_a6000(length, BATCHES[length], pd, chunk, rounds * BATCHES[length])
-    orca, sarathi = (runs[system].metrics()["requests_per_minute"] for system in (ORCA, SARATHI))
-    return sarathi / orca
-
-
 def draw(df):
     """At each ratio of the shortest requests; the model's A6000 dotted."""
     ax = style.axes(8.5, 3.6)
-    length, ratios = min(BATCHES), sarathi_08.RATIOS
+    foretold, batch = sarathi_08.table(short=True), BATCHES[min(BATCHES)]
     for chunk, colour in zip(sarathi_08.CHUNKS, style.WORKERS, strict=False):
-        mine = figure_8(df)[figure_8(df).chunk == chunk]
-        ax.axvline(best_ratio(chunk, BATCHES[length]), color=colour, linewidth=0.6)
-        ax.plot(ratios, [foretold(length, chunk, pd) for pd in ratios], ":", linewidth=1.3, color=colour)
+        mine, model = (each[each.chunk == chunk] for each in (figure_8(df), foretold))
+        ax.axvline(best_ratio(chunk, batch), color=colour, linewidth=0.6)
+        ax.plot(model.pd, model.gain, ":", linewidth=1.3, color=colour)
         ax.plot(mine.pd, mine.gain, "o-", markersize=4, color=colour)
         place = ((6, 6), "left") if chunk > 128 else ((-9, -8), "right")  # right of it lies another line
         ax.annotate(f"chunks\nof {chunk}", (mine.pd.iloc[-1], mine.gain.iloc[-1]), place[0], ha=place[1],
@@ -247,7 +239,7 @@ def draw(df):
     ax.text(97, stated - 0.015, f"post, three lengths at their best: {stated:g}", fontsize=9, ha="right", va="top")
     ax.axhline(1, color=style.INK, linewidth=0.8)
     ax.set(xscale="log", xlabel="P:D", xlim=(2, 100), ylim=(0.62, 1.34), ylabel="throughput over Orca")
-    style.ticks(ax, sorted({min(ratios), *figure_8(df).pd, max(ratios)}))
+    style.ticks(ax, sorted({2, *figure_8(df).pd, foretold.pd.max()}))
     words = f"solid: {a_card()}, measured; dotted: the model's A6000; upright: the formula, less the decodes' rows"
     ax.set_title(words, fontsize=9, loc="left")
     return ax.figure
@@ -256,10 +248,10 @@ def draw(df):
 def lengths(df: pd.DataFrame) -> pd.DataFrame:
     """The lengths of Figure 7, each at its ratio: throughput over Orca of the whole run and of its middle; of the
     model's A6000, in a run as short, and in one of many more requests."""
-    mine = figure_7(df).set_index(["length", "pd"])
+    models = {name: sarathi_07.table(short).gain for name, short in (("short", True), ("long", False))}
+    mine = figure_7(df).assign(**models).set_index(["length", "pd"])
     columns = {"gain": "whole run", "middle_gain": "its middle", "short": "the model's A6000",
                "long": f"the model, {sarathi_07.REQUESTS} requests"}  # fmt: skip
-    mine = mine.assign(short=[foretold(n, CHUNK, pd) for n, pd in mine.index], long=sarathi_07.table().gain.to_numpy())
     return mine[list(columns)].rename(columns=columns)
 
 
