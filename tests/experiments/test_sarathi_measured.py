@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from pod.experiments.engine import operators, running
-from pod.experiments.sarathi import sarathi_03, sarathi_05, sarathi_08, sarathi_batches, sarathi_runs
+from pod.experiments.sarathi import sarathi_03, sarathi_05, sarathi_07, sarathi_08, sarathi_batches, sarathi_runs
 from pod.experiments.sarathi.sarathi_batches import Mix
 from pod.experiments.sarathi.sarathi_runs import ORCA, SARATHI, Setting
 from pod.lab.measure import timing
@@ -171,6 +171,13 @@ def test_what_sarathi_gains_over_orca(recorded):
     assert sarathi_runs.lengths(df)["whole run"][1024, 14] == sarathi_runs.gain()
     assert len(sarathi_runs.ratios(df)) == len(sarathi_runs.figure_8(df))
     sarathi_runs.draw(df)
+
+
+def test_the_model_gains_less_in_a_run_as_short_as_the_measured():
+    assert sarathi_08.ROUNDS == sarathi_runs.ROUNDS
+    for page in (sarathi_07, sarathi_08):
+        assert (page.table(short=True).gain < page.table().gain).mean() > 0.5
+    assert (sarathi_07.table(short=True).gain < sarathi_07.table().gain).all()
 
 
 def test_a_run_with_chunks_that_take_what_their_parts_take(recorded):

@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from pod.experiments.engine import engine_load, engine_pareto, engine_runs, engine_served, way_up
+from pod.experiments.engine import engine_load, engine_pareto, engine_runs, engine_served, engine_windows, way_up
 from pod.simulate.scenarios import POD
 
 LOADS = [1.0, 1.2, 1.4]
@@ -33,6 +33,13 @@ def test_a_step_up_is_what_its_page_says():
     row = steps.loc["an iteration's GPU time, real run"]
     assert row["over two calls"] == pytest.approx(two / once) and row["by overlap alone"] == pytest.approx(turn / once)
     assert (steps["over two calls"] > steps["by overlap alone"]).all() and (steps > 1).all(axis=None)
+
+
+def test_fusing_is_asked_of_the_same_models_in_the_same_way():
+    gains = way_up.fusing()
+    assert gains.shape == (4, 3) and (gains > 0).all(axis=None)
+    assert gains.iloc[0].tolist() == [19, 22, 20] and (gains.iloc[0] > gains.iloc[1:].max()).all()
+    assert gains["Yi-6B"].iloc[3] == engine_windows.fused("yi-6b")
 
 
 def test_the_faster_call_lies_between_and_is_blank_where_it_was_not_run():

@@ -7,6 +7,7 @@ import time
 from functools import lru_cache
 
 import numpy as np
+import pandas as pd
 
 from pod.data import read
 from pod.experiments.engine import running
@@ -16,9 +17,15 @@ from pod.lab.measure import timing
 from pod.lab.show import style
 from pod.serving.blocks import PagedPool
 from pod.serving.engine import Engine, answer
+from pod.serving.events import Iteration
+from pod.serving.loop import Ticks, serve
+from pod.serving.request import Request
 from pod.serving.schedulers import Sarathi
+from pod.serving.shapes import shape
 from pod.simulate import windows
+from pod.simulate.cost import Work
 from pod.simulate.metrics import token_times
+from pod.simulate.scenarios import h200
 
 FIGURE = Figure(
     title="The engine beside transformers' generate_batch",
@@ -37,8 +44,7 @@ K = 1024
 MODEL, REQUESTS, PROMPT, OUTPUT = "llama-3-8b", 96, (1 * K, 3 * K), 128
 OWN = 0  # the budget of tokens an iteration that a system chooses itself
 CHOSEN = 8 * K  # and what that was, for transformers 5.17.0
-# Floating point, of all prompts and answers; a second, as linear layers reach.
-OPERATIONS, RATE = 3.1e15, 0.6 * H200.tensor_flops
+RATE = 0.6 * H200.tensor_flops  # operations a second, as linear layers reach
 
 
 def cases() -> list[dict]:
@@ -58,10 +64,15 @@ def measure(case: dict) -> dict:
             "same_first_percent": round(100 * float(same), 1), "host_percent": host, "how": words}  # fmt: skip
 
 
+def lengths(random=None) -> np.ndarray:
+    """Tokens of each prompt."""
+    return (random or np.random.default_rng(0)).integers(*PROMPT, REQUESTS)
+
+
 @lru_cache
 def _prompts() -> list[list[int]]:
     random, vocab = np.random.default_rng(0), running.model(MODEL).shape.vocab
-    return [random.integers(1, vocab, n).tolist() for n in random.integers(*PROMPT, REQUESTS)]
+    return [random.integers(1, vocab, n).tolist() for n in lengths(random)]
 
 
 @lru_cache
@@ -74,8 +85,7 @@ def _first_tokens() -> list[list[int]]:
 def _ours(budget: int):
     """Seconds, the tokens of each answer, when each came out, how it was run, and what share of an iteration the GPU
     had no work."""
-    blocks = sum(-(-(len(prompt) + OUTPUT) // windows.PAGE) + 1 for prompt in _prompts())
-    pool = PagedPool(blocks, windows.PAGE)
+    pool = _pool()
     engine = Engine(running.model(MODEL), pool)
     engine.warm(REQUESTS, budget)
     answer(engine, Sarathi(pool, REQUESTS, chunk=budget), _prompts()[:2], 4)
@@ -88,6 +98,10 @@ def _ours(budget: int):
     timing.free_memory()
     seconds = log.iterations[-1].end - log.iterations[0].scheduled
     return seconds, [a.tokens for a in answers], times, words, idle_percent(log.iterations)
+
+
+def _pool() -> PagedPool:
+    return PagedPool(int(sum(-(-(lengths() + OUTPUT) // windows.PAGE) + 1)), windows.PAGE)
 
 
 def idle_percent(events) -> float:
@@ -211,9 +225,40 @@ def draw(df):
     return axes[0].figure
 
 
+def operations() -> dict[str, float]:
+    """Floating point of the run: every token goes through the matrices and looks at those before it, but an answer's
+    last, which is only handed out; each token of an answer took a row of the output head."""
+    s, fed = shape(MODEL), lengths() + OUTPUT - 1
+    return {
+        "matrices": 2.0 * s.layers * s.layer_weights * fed.sum(),
+        "attention": 4.0 * s.layers * s.q_heads * s.head_dim * (fed * (fed + 1) / 2).sum(),
+        "output head": 2.0 * s.vocab * s.hidden * REQUESTS * OUTPUT,
+    }
+
+
 def arithmetic() -> float:
     """Seconds that the run's operations take at the rate of its linear layers."""
-    return OPERATIONS / RATE
+    return sum(operations().values()) / RATE
+
+
+def batches(budget: int) -> list[Iteration]:
+    """Of our run: nobody's time decides who is in a batch, as all requests are there from the start."""
+    pool = _pool()
+    asked = [Request(i, int(n), OUTPUT) for i, n in enumerate(lengths())]
+    return serve(asked, [Sarathi(pool, REQUESTS, chunk=budget, max_prefills=REQUESTS)], Ticks()).iterations
+
+
+def parts() -> pd.DataFrame:
+    """Seconds of our runs, a row each: its operators as they were timed one by one, and what is beside them."""
+    rows = {}
+    for run in table().query("system == 'ours'").itertuples():
+        cost = h200(MODEL, chunk=run.budget, scheduler="sarathi", attention="pod").cost()
+        works = [Work(tuple((c[1], c[2]) for c in e.prefills), len(e.decodes), e.decode_context)
+                 for e in batches(run.budget)]  # fmt: skip
+        timed = pd.DataFrame([cost.parts(work) for work in works]).sum()
+        shown = {"linear layers": timed.linear, "attention": timed.attention, "output head": timed["head"]}
+        rows[run.name] = shown | {"beside them": run.seconds - sum(shown.values()), "measured": run.seconds}
+    return pd.DataFrame(rows).T
 
 
 # ---------------------------------------------------------------- what claims ask for

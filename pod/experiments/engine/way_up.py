@@ -2,7 +2,18 @@
 
 import pandas as pd
 
-from pod.experiments.engine import engine_best, engine_load, engine_parts, engine_runs, engine_served, engine_windows
+from pod.experiments.engine import (
+    engine_best,
+    engine_load,
+    engine_parts,
+    engine_runs,
+    engine_served,
+    engine_sm80,
+    engine_windows,
+)
+from pod.experiments.pod import pod_12
+from pod.lab import paper
+from pod.serving.shapes import SHAPES
 
 MODEL, RATE = "llama-3-8b", 1.6  # requests a second, near capacity
 
@@ -37,6 +48,20 @@ def by_base() -> pd.DataFrame:
     steps = table().rename(columns={"by overlap alone": "over ours in turn"})
     steps.insert(1, "over the faster call", pd.Series(faster, dtype=float).reindex(steps.index))
     return pd.concat([steps, served().reindex(columns=steps.columns)])
+
+
+def fusing() -> pd.DataFrame:
+    """A row a way to ask, a column a model: throughput that computing both halves at once adds to Sarathi with the same
+    kernels, percent."""
+    asked = {
+        "the paper, A100s": lambda model: paper.value(f"pod.f12.over_sarathi_{pod_12.MODELS[model][2]}"),
+        "simulated, A100s": lambda model: pod_12.gain(model, "Sarathi"),
+        "measured, H200, an A100's instructions": engine_sm80.gain,
+        "measured, H200, Hopper's instructions": engine_windows.fused,
+    }
+    models = engine_sm80.table().model
+    rows = [[gain(model) for model in models] for gain in asked.values()]
+    return pd.DataFrame(rows, index=list(asked), columns=[SHAPES[model].name for model in models])
 
 
 def served() -> pd.DataFrame:

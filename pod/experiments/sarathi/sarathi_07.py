@@ -17,7 +17,7 @@ FIGURE = Figure(
     says="At the best ratios less than the post's 1.3",
 )
 COMPUTED = "sarathi-07"
-KEYS = ("length", "system")
+KEYS = ("length", "system", "asked")
 LENGTHS, CHUNK, REQUESTS = {1024: "batch_1k", 2048: "batch_2k", 3072: "batch_3k"}, 256, 300
 
 
@@ -28,17 +28,26 @@ def shape(length: int) -> tuple[int, float]:
 
 
 def cases() -> list[dict]:
-    return [{"length": length, "system": system} for length in LENGTHS for system in ("orca", "sarathi_v1")]
+    return [{"length": length, "system": system, "asked": asked} for length in LENGTHS
+            for asked in (REQUESTS, _few(length)) for system in ("orca", "sarathi_v1")]  # fmt: skip
+
+
+def _few(length: int) -> int:
+    """Requests of a short run."""
+    return sarathi_08.ROUNDS * shape(length)[0]
 
 
 def measure(case: dict) -> dict[str, float]:
     length = case["length"]
-    return reserved_a6000(length, *shape(length), CHUNK, REQUESTS)[case["system"]].metrics()
+    return reserved_a6000(length, *shape(length), CHUNK, case["asked"])[case["system"]].metrics()
 
 
-def table():
+def table(short: bool = False):
+    """A row a length, of long runs or of short ones."""
     done = read("sarathi-07").set_index(list(KEYS)).requests_per_minute
-    rows = [(length, *shape(length), done[length, "orca"], done[length, "sarathi_v1"]) for length in LENGTHS]
+    asked = {length: _few(length) if short else REQUESTS for length in LENGTHS}
+    rows = [(length, *shape(length), *(done[length, system, asked[length]] for system in ("orca", "sarathi_v1")))
+            for length in LENGTHS]  # fmt: skip
     columns = ["length", "batch", "pd", "orca_requests_per_minute", "sarathi_requests_per_minute"]
     df = pd.DataFrame(rows, columns=columns)
     return df.assign(gain=df.sarathi_requests_per_minute / df.orca_requests_per_minute)

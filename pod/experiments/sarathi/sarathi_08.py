@@ -16,26 +16,33 @@ FIGURE = Figure(
     says="SARATHI gains most where chunks and decodes run out together",
 )
 COMPUTED = "sarathi-08"
-KEYS = ("system", "chunk", "pd")
+KEYS = ("system", "chunk", "pd", "asked")
 CHUNKS, RATIOS, LENGTH, REQUESTS = (128, 256, 512), (2, 4, 6, 7, 8, 10, 12, 14, 16, 20, 25, 30, 40, 60, 100), 1024, 200
+ROUNDS = 5  # full batches in a short run, as many as in those that were measured
 
 
 def cases() -> list[dict]:
     """Orca has no chunks: one row a ratio."""
     rows = [("orca", CHUNKS[0], ratio) for ratio in RATIOS]
     rows += [("sarathi_v1", chunk, ratio) for chunk in CHUNKS for ratio in RATIOS]
-    return [dict(zip(KEYS, row, strict=True)) for row in rows]
+    return [dict(zip(KEYS, (*row, asked), strict=True)) for asked in (REQUESTS, _few()) for row in rows]
+
+
+def _few() -> int:
+    """Requests of a short run."""
+    return ROUNDS * int(paper.value("sarathi.f08.batch"))
 
 
 def measure(case: dict) -> dict[str, float]:
     batch = int(paper.value("sarathi.f08.batch"))
-    return reserved_a6000(LENGTH, batch, case["pd"], case["chunk"], REQUESTS)[case["system"]].metrics()
+    return reserved_a6000(LENGTH, batch, case["pd"], case["chunk"], case["asked"])[case["system"]].metrics()
 
 
-def table():
-    """Gain of SARATHI over Orca at each chunk and ratio."""
+def table(short: bool = False):
+    """Gain of SARATHI over Orca at each chunk and ratio, of long runs or of short ones."""
+    asked = _few() if short else REQUESTS
     done = read("sarathi-08").set_index(list(KEYS)).requests_per_minute
-    rows = [(chunk, ratio, done["orca", CHUNKS[0], ratio], done["sarathi_v1", chunk, ratio])
+    rows = [(chunk, ratio, done["orca", CHUNKS[0], ratio, asked], done["sarathi_v1", chunk, ratio, asked])
             for chunk in CHUNKS for ratio in RATIOS]  # fmt: skip
     df = pd.DataFrame(rows, columns=["chunk", "pd", "orca", "sarathi"])
     return df.assign(gain=df.sarathi / df.orca)

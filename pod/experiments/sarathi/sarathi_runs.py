@@ -35,7 +35,8 @@ FIGURE = Figure(
     chapter="13",
     method="bf16, random weights, FlashAttention-3 in two calls for both; five rounds of a full batch, memory reserved "
     "for each request; iterations as CUDA graphs but Orca's prompts; one run each. From its parts: with those "
-    "iterations that have a chunk's size as long as their parts in sarathi-batches",
+    "iterations that have a chunk's size as long as their parts in sarathi-batches. Dotted: the same runs, five rounds "
+    "too, on the model's A6000",
     data=("sarathi-runs", "sarathi-batches", "sarathi-07", "sarathi-08"),
 )
 RECORDING = "sarathi-runs"
@@ -224,11 +225,11 @@ def sooner(run: pd.DataFrame, setting: Setting) -> float:
 def draw(df):
     """At each ratio of the shortest requests; the model's A6000 dotted."""
     ax = style.axes(8.5, 3.6)
-    foretold, batch = sarathi_08.table(), BATCHES[min(BATCHES)]
+    foretold, batch = sarathi_08.table(short=True), BATCHES[min(BATCHES)]
     for chunk, colour in zip(sarathi_08.CHUNKS, style.WORKERS, strict=False):
         mine, model = (each[each.chunk == chunk] for each in (figure_8(df), foretold))
         ax.axvline(best_ratio(chunk, batch), color=colour, linewidth=0.6)
-        ax.plot(model.pd, model.gain, ":", linewidth=1, color=colour)
+        ax.plot(model.pd, model.gain, ":", linewidth=1.3, color=colour)
         ax.plot(mine.pd, mine.gain, "o-", markersize=4, color=colour)
         place = ((6, 6), "left") if chunk > 128 else ((-9, -8), "right")  # right of it lies another line
         ax.annotate(f"chunks\nof {chunk}", (mine.pd.iloc[-1], mine.gain.iloc[-1]), place[0], ha=place[1],
@@ -239,16 +240,18 @@ def draw(df):
     ax.axhline(1, color=style.INK, linewidth=0.8)
     ax.set(xscale="log", xlabel="P:D", xlim=(2, 100), ylim=(0.62, 1.34), ylabel="throughput over Orca")
     style.ticks(ax, sorted({2, *figure_8(df).pd, foretold.pd.max()}))
-    words = f"solid: {a_card()}, measured; dotted: analytical A6000; thin: the formula less the decodes' rows"
+    words = f"solid: {a_card()}, measured; dotted: the model's A6000; upright: the formula, less the decodes' rows"
     ax.set_title(words, fontsize=9, loc="left")
     return ax.figure
 
 
 def lengths(df: pd.DataFrame) -> pd.DataFrame:
-    """The lengths of Figure 7, each at its ratio: throughput over Orca of the whole run, of its middle, and of the
-    model's A6000."""
-    mine = figure_7(df).assign(model=sarathi_07.table().gain).set_index(["length", "pd"])
-    columns = {"gain": "whole run", "middle_gain": "its middle", "model": "the model's A6000"}
+    """The lengths of Figure 7, each at its ratio: throughput over Orca of the whole run and of its middle; of the
+    model's A6000, in a run as short, and in one of many more requests."""
+    models = {name: sarathi_07.table(short).gain for name, short in (("short", True), ("long", False))}
+    mine = figure_7(df).assign(**models).set_index(["length", "pd"])
+    columns = {"gain": "whole run", "middle_gain": "its middle", "short": "the model's A6000",
+               "long": f"the model, {sarathi_07.REQUESTS} requests"}  # fmt: skip
     return mine[list(columns)].rename(columns=columns)
 
 
