@@ -20,10 +20,10 @@ from pod.simulate.workload import Workload
 FIGURE = Figure(
     title="Requests of code a second that an H200 serves in groups of 8, 16 and 32, with recorded bursts",
     chapter="15",
-    method="as engine-replayed with chunks at once and 50 ms, one router a group; a recorded burst has as many requests "
-    "for every group; thick: 6,000 requests, four recorded stretches in one trial, and three draws of as many at random "
-    "moments; dots: each stretch of 1,500 requests by itself; rates are tried in engine-replayed's steps, times the "
-    "size of the group",
+    method="as engine-replayed with chunks at once and 50 ms, one router a group; a recorded burst has as many "
+    "requests for every group; lines: 6,000 requests, four recorded stretches in one trial, and three draws of as many "
+    "at random moments; pale dots: each stretch of 1,500 requests by itself; rates are tried in engine-replayed's "
+    "steps, times the size of the group",
     data=("engine-groups",),
     fitted=True,
 )
@@ -65,7 +65,7 @@ def _work(case: dict, qps: float) -> Workload:
 
 
 def table() -> pd.DataFrame:
-    """A row a size of the group, kind of arrivals and draw: the highest rate that is kept, of the group and of a GPU."""
+    """A row a size of the group, kind of arrivals and draw: the highest rate that is kept, the group's and a GPU's."""
     runs = read("engine-groups").groupby(["gpus", "arrivals", "draw"], sort=False)
     rows = [(*which, edge(mine, CODE, PROMISE)) for which, mine in runs]
     df = pd.DataFrame(rows, columns=["gpus", "arrivals", "draw", "qps"])
