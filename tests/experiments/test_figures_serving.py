@@ -373,3 +373,4 @@ def test_the_burst_alone_says_what_groups_of_8_and_16_gpus_keep():
         rate = mean * 10 / (burst / row[engine_groups.RANDOM] - 1)
         assert round(rate) == expected and abs(rate / row[engine_groups.WHOLE] - 1) < 0.11
     assert burst / 520 < 1, "within the promised second on 32"
+    assert round(4 * mean * 10 / (4 * burst / 520 - 1)) == 58, "if bursts grow with the service"
