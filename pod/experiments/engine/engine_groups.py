@@ -52,13 +52,11 @@ def measure(case: dict) -> list[dict]:
 def _work(case: dict, qps: float) -> Workload:
     """Of one stretch `draw` is its number, at random it is a seed. The stretch that chose the chunk is left out."""
     trace, each, every = str(DATA / "public" / TRACES[CODE]), STRETCH[CODE], following(CODE)
-    match case["arrivals"]:
-        case "recorded, one stretch":
-            return Workload(trace, each, qps, skip=case["draw"] * each)
-        case "recorded, all":
-            return Workload(trace, len(every) * each, qps, skip=every[0] * each)
-        case _:
-            return Workload(trace, len(every) * each, qps, seed=case["draw"], arrivals="poisson")
+    if case["arrivals"] == STRETCHED:
+        return Workload(trace, each, qps, skip=case["draw"] * each)
+    if case["arrivals"] == WHOLE:
+        return Workload(trace, len(every) * each, qps, skip=every[0] * each)
+    return Workload(trace, len(every) * each, qps, seed=case["draw"], arrivals="poisson")
 
 
 # ---------------------------------------------------------------- what it shows
