@@ -70,7 +70,7 @@ PARTS: dict[str, tuple[Chapter, ...]] = {
         Chapter("14b_what_it_costs", 35, 15, "What does an engine cost beside its kernels?"),
         Chapter("15a_end_to_end", 40, 15, "What does the user feel?"),
         Chapter("15b_trusting_a_simulator", 30, 15, "When may a simulator be believed?"),
-        Chapter("15c_planning_a_fleet", 20, 15, "How many GPUs does a promise take?"),
+        Chapter("15c_planning_a_fleet", 25, 15, "How many GPUs does a promise take?"),
         Chapter("16a_profiling_an_engine", 30, 15, "Why is the memory only half used?"),
         Chapter("16b_the_sampler", 30, 15, "Where did the other half of the time go?"),
     ),

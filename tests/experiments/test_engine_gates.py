@@ -322,8 +322,28 @@ def test_a_number_that_is_too_short_by_half_is_as_wrong_as_one_that_is_twice_too
     df = quotable.errors().set_index("number")
     wait = df.loc["median wait, the paper's Table 5"]
     assert round(wait.factor, 1) == 13.4 and round(wait.worst_percent) == 93
-    labels = [text.get_text() for text in quotable.draw(quotable.errors()).axes[0].texts]
+    labels = [line[58:].strip() for line in quotable.listed().splitlines()]
     assert "13.4 times, too short" in labels and "20 %, too short" in labels and "42 %" in labels
+
+
+def test_the_picture_of_what_may_be_quoted_has_every_number_and_the_worst_of_each():
+    df, listed = quotable.every(), quotable.errors().set_index("number").ratio
+    assert list(dict.fromkeys(df.number)) == list(quotable.ANSWERS)
+    assert len(df) == 17 - 8 + 4 * 2 + 2 * 6 + len(trust.foretold().query("metric in @trust.NAMES")) + 24
+    ends = df.groupby("number").ratio.agg(["min", "max"])
+    assert ends["min"]["median wait"] == listed["median wait, the paper's Table 5"]
+    assert ends["max"]["P99 wait"] == listed["P99 wait, real server, vLLM"]
+    assert ends["min"]["P99 gap, Sarathi"] == listed["P99 gap, Table 5, Sarathi"]
+    quoted = [number for number, answer in quotable.ANSWERS.items() if answer == "yes"]
+    assert ends.loc[quoted].min().min() >= 0.8 and ends.loc[quoted].max().max() < 1.03, "a quarter longer at most"
+    (ax,) = quotable.draw(df).axes
+    assert sum(len(line.get_xdata()) for line in ax.lines) - 2 == len(df)
+    assert [text.get_text() for text in ax.texts][:-1] == list(quotable.ANSWERS.values())
+
+
+def test_chapter_15b_says_how_near_sarathis_waits_on_the_real_server_came():
+    df = quotable.every().query("whose == @quotable.SERVED and not vllm and number.str.endswith('wait')")
+    assert round(100 * (df.ratio - 1).abs().max()) == 11
 
 
 def test_chapter_15b_says_what_was_foretold_of_a_real_server():

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from pod import data
-from pod.experiments.engine import chosen, engine_fleet
+from pod.experiments.engine import chosen, engine_fleet, engine_groups
 from pod.experiments.engine import engine_disaggregated as disaggregated
 from pod.experiments.engine import engine_replayed as replayed
 from pod.experiments.orca import orca_01, orca_02
@@ -348,3 +348,29 @@ def test_chapter_15c_says_how_full_the_fullest_second_is():
         most = times.astype(int).value_counts().max()
         assert round(replayed.fullest(workload), 1) == judged
         assert round(most * (times.max() - times.min()) / len(times), 1) == whole
+
+
+def test_chapter_15c_says_what_bursts_cost_groups_of_three_sizes():
+    df = engine_groups.kept()
+    assert df[engine_groups.WHOLE].tolist() == [12, 40, 320] and df[engine_groups.RANDOM].tolist() == [120, 240, 520]
+    assert df.kept_percent.round().tolist() == [10, 17, 62]
+    random = engine_groups.table().query("arrivals == @engine_groups.RANDOM")
+    assert (random.groupby("gpus").qps.nunique() == 1).all(), "three draws agree"
+
+
+def test_the_burst_alone_says_what_groups_of_8_and_16_gpus_keep():
+    """Each second's requests of the four stretches; a group has the burst's length and the promised second."""
+    workload, every = engine_groups.CODE, chosen.following(engine_groups.CODE)
+    count = chosen.STRETCH[workload]
+    times = chosen.read_trace(data.DATA / "public" / chosen.TRACES[workload])[
+        every[0] * count : (every[-1] + 1) * count, 2
+    ]
+    seconds = pd.Series(times.astype(int)).value_counts().sort_index()
+    burst = seconds.reindex(range(seconds.index[0], seconds.index[-1] + 1), fill_value=0).rolling(10).sum().max()
+    mean = len(times) / (times.max() - times.min())
+    assert burst == 411 and round(10 * mean) == 31
+    for (_, row), expected in zip(engine_groups.kept().iterrows(), (13, 44), strict=False):
+        rate = mean * 10 / (burst / row[engine_groups.RANDOM] - 1)
+        assert round(rate) == expected and abs(rate / row[engine_groups.WHOLE] - 1) < 0.11
+    assert burst / 520 < 1, "within the promised second on 32"
+    assert round(4 * mean * 10 / (4 * burst / 520 - 1)) == 58, "if bursts grow with the service"

@@ -13,7 +13,8 @@ from pod.lab.measure import compute
 
 ELSEWHERE = {"resources", "engine-replayed"}  # have tests of their own
 SLOW = {"online", "engine-online", "engine-offline", "engine-load", "sarathi-09", "pod-12", "engine-chosen",
-        "engine-disaggregated", "engine-fleet", "engine-nvlink", "engine-seeds"}  # seconds a case  # fmt: skip
+        "engine-disaggregated", "engine-fleet", "engine-groups", "engine-nvlink",
+        "engine-seeds"}  # seconds a case  # fmt: skip
 
 
 @pytest.mark.parametrize("name", registry.computed())

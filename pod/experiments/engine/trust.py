@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.ticker import NullLocator
 
-from pod.experiments.engine import engine_served
+from pod.experiments.engine import engine_chunks, engine_served
 from pod.experiments.engine.engine_gates import BOUNDS
 from pod.experiments.pod import pod_factors, pod_t5
 from pod.lab.show import style
@@ -32,11 +32,17 @@ def unseen() -> pd.DataFrame:
     return df.assign(who=np.where(100 * (df.ratio - 1).abs() <= df.bound, WITHIN, BEYOND))
 
 
+def foretold() -> pd.DataFrame:
+    """Every number of the real server that was foretold, at the heavier loads and at Table 6's."""
+    df = pd.concat([engine_served.table(), engine_chunks.table()]).dropna(subset="foretold")
+    return df.assign(ratio=df.foretold / df.measured)
+
+
 def server() -> pd.DataFrame:
-    """A row a number, scheduler and load of the real server: foretold and measured, of systems that were foretold."""
-    df = engine_served.table().dropna(subset="foretold").query("metric in @NAMES")
+    """A row a number, scheduler and heavier load: foretold and measured, of systems that were foretold."""
     who = {engine_served.TURN: TURN, engine_served.POD: POD, "vLLM": VLLM}
-    df = df.assign(number=df.metric.map(NAMES), who=df.system.map(who), ratio=df.foretold / df.measured)
+    df = foretold().query("metric in @NAMES and load in @engine_served.LOADS")
+    df = df.assign(number=df.metric.map(NAMES), who=df.system.map(who))
     df = df.rename(columns={"measured": "real", "foretold": "simulated"})
     return df.sort_values("number", key=lambda each: each.map(list(NAMES.values()).index), kind="stable")
 

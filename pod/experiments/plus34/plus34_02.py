@@ -35,7 +35,9 @@ def draw(df):
     names = ["the post, A100: registers", *(shared.KERNELS[k] for k in df.kernel[1:])]
     for ax, (column, title) in zip(axes, panels, strict=True):
         for i, value in enumerate(df[column]):
-            if value == value:  # the post does not state its occupancy
+            if value != value:
+                ax.text(1.5, i, "not told", va="center", fontsize=9)
+            else:
                 ax.barh(i, value, 0.66, color=shared.COLOURS.get(df.kernel[i], style.FRAME))
                 ax.text(value + 1.5, i, f"{value:.0f} %", va="center", fontsize=9)
         ax.set(xlim=(0, 118), title=title)

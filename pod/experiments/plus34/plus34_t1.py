@@ -138,15 +138,47 @@ def draw(df):
     left.set(xlabel="throughput over clean, run whole")
     style.legend(left, loc="lower left", bbox_to_anchor=(-0.2, 1.0), ncols=2)
     df = _by_change(df)
-    for i, row in enumerate(df.itertuples()):
-        right.barh(i, row.model_s, 0.66, color=shared.MODEL, label="until the model is done")
-        right.barh(i, row.sampler_s, 0.66, left=row.model_s, color=shared.SAMPLER, label="sampler")
-        right.text(row.s + 0.01 * df.s.max(), i, f"{row.s:.0f} s", va="center", fontsize=8.5)
-    right.set_yticks(range(len(df)), [f"{KERNEL[k]}; {s}" for k, s in zip(df.kernel, df["sampler"], strict=True)],
+    places = [i + 0.5 * (i // 2) for i in range(len(df))]  # pairs that differ in the kernel stand together
+    for y, row in zip(places, df.itertuples(), strict=True):
+        right.barh(y, row.model_s, 0.8, color=shared.MODEL, label="until the model is done")
+        right.barh(y, row.sampler_s, 0.8, left=row.model_s, color=shared.SAMPLER, label="sampler")
+        right.text(row.s + 0.01 * df.s.max(), y, f"{row.s:.0f} s", va="center", fontsize=8.5)
+    right.set_yticks(places, [f"{KERNEL[k]}; {s}" for k, s in zip(df.kernel, df["sampler"], strict=True)],
                      fontsize=8.5)  # fmt: skip
-    right.set(xlim=(0, 1.12 * df.s.max()), ylim=(len(df) - 0.5, -0.5), xlabel="seconds for 1,000 chats, estimated")
+    right.set(xlim=(0, 1.12 * df.s.max()), ylim=(places[-1] + 0.6, -0.6), xlabel="seconds for 1,000 chats, estimated")
     style.legend(right, loc="lower left", bbox_to_anchor=(-0.75, 1.0), ncols=2)
     return left.figure
+
+
+def draw_interaction(df):
+    """Seconds of the run over how tokens are drawn, a line for how they are read. Dotted: the lower line, if reading
+    together saved as much there as where tokens are drawn one by one. Solid is the query in registers, pale in shared
+    memory."""
+    ax, seconds = style.axes(7.5, 3.2), df.set_index(["kernel", "sampler"]).s
+    ways = {"read one by one": (("loop", "batched"), style.WORKERS[1]),
+            "read together": (("loop, packed", "packed"), style.WORKERS[0])}  # fmt: skip
+    for kernel, alpha in (("shared", 0.35), ("registers", 1.0)):
+        for words, (samplers, tone) in ways.items():
+            y = [seconds[kernel, each] for each in samplers]
+            ax.plot((0, 1), y, "o-", color=tone, alpha=alpha, linewidth=2, label=words if alpha == 1 else None)
+            if alpha == 1:
+                ax.text(1.16, y[1], words, color=tone, va="center", fontsize=9.5)
+    first, second, third, last = (seconds["registers", each] for each in TOGETHER)
+    ax.plot((0, 1), (second, third - first + second), ":", color=style.INK, linewidth=1.2)
+    ax.text(1.16, third - first + second, "parallel to the upper line", va="center", fontsize=9)
+    for x, high, low in ((0, first, second), (1, third, last)):
+        side = -1 if x == 0 else 1
+        ax.annotate(
+            "",
+            (x + 0.05 * side, low),
+            (x + 0.05 * side, high),
+            arrowprops={"arrowstyle": "<->", "shrinkA": 0, "shrinkB": 0},
+        )
+        ax.text(x + 0.08 * side, (high + low) / 2, f"{high - low:.0f} s", ha="right" if x == 0 else "left", va="center",
+                fontsize=9.5)  # fmt: skip
+    ax.set(xticks=(0, 1), xticklabels=("drawn one by one", "drawn together"), xlim=(-0.35, 1.75), ylim=(50, 100),
+           ylabel="seconds for 1,000 chats,\nestimated")  # fmt: skip
+    return ax.figure
 
 
 def _by_change(df):

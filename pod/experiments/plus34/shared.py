@@ -4,6 +4,7 @@ from functools import lru_cache
 
 import numpy as np
 import pandas as pd
+from matplotlib.patches import Rectangle
 
 from pod.data import hardware, kept, read
 from pod.experiments.plus34 import vllm_timeline
@@ -30,6 +31,28 @@ COLOURS = {"registers": "#9aa7b4", "shared": style.WORKERS[2], "table_batch": "#
 def share_of_dram(kv_bytes, ms):
     """Percent of the GPU's DRAM rate at which keys and values were read."""
     return 100e3 * hardware().memory_time(kv_bytes) / ms
+
+
+def draw_sectors(starts: dict[str, np.ndarray], size: int = 8, sector: int = 32):
+    """What one load of a warp fetches: by layout, the first byte that each lane asks for, `size` bytes from there on.
+    Boxes are the sectors that are touched, in the order of their addresses; the number is the key, a cell a lane."""
+    most = max(len(np.unique(first // sector)) for first in starts.values())
+    axes = style.axes(9.5, 2.3, rows=len(starts))
+    for ax, (layout, first) in zip(axes, starts.items(), strict=True):
+        touched = np.unique(first // sector)
+        for lane, byte in enumerate(first):
+            x = list(touched).index(byte // sector) + byte % sector / sector
+            ax.barh(0, size / sector, left=x, height=1, align="edge", color=style.BUSY["dram"], edgecolor="white")
+            if lane % 2:
+                ax.text(x, 0.5, lane // 2, ha="center", va="center", fontsize=9)
+        for x in range(len(touched)):
+            ax.add_patch(Rectangle((x, 0), 1, 1, facecolor="none", edgecolor=style.INK, linewidth=1.4))
+        used = 100 * size * len(first) / (sector * len(touched))
+        ax.text(len(touched) + 0.15, 0.5, f"{len(touched)} sectors, {used:.0f} % used", va="center", fontsize=10)
+        ax.set_title(layout, loc="left", fontsize=10)
+        ax.set(xlim=(-0.02, most + 3.2), ylim=(-0.08, 1.08))
+        ax.axis("off")
+    return axes[0].figure
 
 
 # ---------------------------------------------------------------- the ladder
