@@ -119,7 +119,7 @@ def test_the_picture_says_of_clocks_what_all_its_batches_show():
 
 
 def test_batches_from_which_nothing_was_learnt_are_foretold():
-    df = joules_model.table()
+    df = joules_model.fit()
     assert df.learnt.sum() == 12 and (~df.learnt).sum() == 10
     told = df[~df.learnt]
     assert joules_model.worst() == told.off.abs().max()
@@ -210,24 +210,42 @@ def test_what_fusing_keeps_at_the_full_clock_is_told_by_batch_too():
     left = joules.left_of_each()
     assert (left > 50).sum() == 5 and len(rested) == 11, "as the notebook's alt text says"
     assert round(joules_model.left_at_full_clock()) == 22, "as the chapter says"
-    right = joules.draw(batches, 22.0).axes[1]
+    right = joules.draw(batches, (22.0, 45.0)).axes[1]
     whole = f"saves: {joules.left_at_full_clock():.0f} %, of a batch {left.min():.0f} to {left.max():.0f} %"
     assert right.get_title(loc="left").endswith(whole)
-    lines = {line.get_label(): line.get_xdata()[0] for line in right.lines}
-    assert lines == {"all together": joules.left_at_full_clock(), "by the model": 22.0}
+    lines = [(line.get_label(), line.get_xdata()[0]) for line in right.lines]
+    assert lines == [("all together", joules.left_at_full_clock()), ("by a fit", 22.0), ("by a fit", 45.0)]
     assert [bar.get_width() for bar in right.patches] == pytest.approx(joules.left_of_each(joules.by_ratio(batches)))
     plt.close("all")
 
 
 def test_rows_are_sorted_by_prefill_over_decode():
-    """Chapter 18 reads both pictures from top to bottom, and gives the shares of bytes at both ends by hand."""
+    """Chapter 18 reads the picture from top to bottom."""
     rows = joules.by_ratio(joules.table()).drop_duplicates("batch")
     assert list(rows.ratio) == sorted(rows.ratio) and len(rows) == 11
-    for ax in (joules.draw(joules.table()).axes[0], joules_model.draw(joules_model.table()).axes[0]):
-        said = [label.get_text().split("  (")[0] for label in ax.get_yticklabels()]
-        assert said == list(rows.batch)
-    bytes_ = joules_model.moving_of_each()
-    assert [round(bytes_[0]), round(bytes_[-1])] == [58, 36] == [round(bytes_.max()), round(bytes_.min())]
+    said = [label.get_text().split("  (")[0] for label in joules.draw(joules.table()).axes[0].get_yticklabels()]
+    assert said == list(rows.batch)
+    plt.close("all")
+
+
+def test_the_bills_of_four_fits_are_shown_beside_what_they_foretell():
+    df, fits = joules_model.table(), joules_model.fits()
+    assert df.awake_at.unique().tolist() == list(fits) == ["120 W", "200 W", "250 W", "330 W"] and len(df) == 4 * 22
+    left, right = joules_model.draw(df).axes
+    assert [label.get_text() for label in left.get_yticklabels()] == [f"{name} awake" for name in fits]
+    tried = joules_model.by_watts()
+    awake = [bar.get_width() for bar in left.containers[-1]]
+    assert awake == pytest.approx(tried.loc["being awake, %"].tolist())
+    assert (tried.loc["bytes, % of the joules"] > tried.loc["products, %"]).all(), "as chapter 18 says of all four"
+    assert sum(len(line.get_xdata()) for line in right.lines[1:]) == 4 * 10, "only what was not learnt from"
+    work = joules_model.seen()["ours"][6]
+    sums = [1e3 * fit.joules(work.work, work.mhz, work.seconds) for fit in fits.values()]
+    awake = [1e3 * fit.watts * work.seconds for fit in fits.values()]
+    assert all(abs(mj - 1e3 * work.joules) < 3 for mj in sums) and [round(awake[0]), round(awake[-1])] == [78, 214]
+    listed = joules_prices.listed().each
+    paid = [round(fit.each.dram / listed.dram, 2) for fit in fits.values()]
+    assert (paid[0], paid[-1]) == (0.93, 0.35), "nearly the list's, and a third of it"
+    assert joules.saved("rested") / joules.saved("rested", "ms") == pytest.approx(330, abs=5), "mJ a ms: some 330 W"
     plt.close("all")
 
 
@@ -275,7 +293,7 @@ def test_at_the_full_clock_the_model_asks_for_too_much():
 
 def test_given_the_time_energy_is_hardly_a_test():
     """Chapter 18 and the note of joules-foretold-energy say so: the median watts alone do as well, but once."""
-    df = joules_model.table()
+    df = joules_model.fit()
     told = df[~df.learnt]
     assert (told.watts_off.abs() < 1).sum() == 9 and joules_model.mean_energy("watts_off") < joules_model.mean_energy()
     left = told.loc[told.watts_off.abs().idxmax()]
@@ -347,11 +365,9 @@ def test_cards_and_recordings_differ_as_chapter_18_says():
 
 
 def test_what_the_model_misses_stays_below_the_power_limit():
-    df = joules_model.table()
+    df = joules_model.fit()
     missed = df[df.off.abs() > 5]
     table = joules.table().set_index(["batch", "way"]).steady_watts
     drawn = [table[row.batch, joules.NAMES[row.way]] for row in missed.itertuples()]
     others = table.drop([(row.batch, joules.NAMES[row.way]) for row in missed.itertuples()])
     assert len(drawn) == 2 and max(drawn) < others.min()
-    assert joules_model.draw(df).axes[1].get_title(loc="left").endswith("two that stay below the power limit")
-    plt.close("all")

@@ -87,46 +87,45 @@ def test_a_lead_at_one_request_is_partly_a_plan():
         assert 1e3 * (raw.fa3 - raw.auto)[batch] == pytest.approx(4, abs=0.2)
 
 
-def on_the_other_card():
-    return hopper_any.gains(pd.read_csv(data.REPEATS / "2026-11-30-4a6f0d0f" / "h200" / "hopper-any.csv"))
-
-
 def test_chapters_17c_and_17d_say_which_batches_lose():
-    """Drafts alone are "spec", and each kind that has drafts begins so."""
+    """Drafts alone are "spec", and each kind that has drafts begins so. Numbers are printed, and not typed."""
     df = hopper_any.table()
-    lost = df[df.gain < 0.98]
-    assert sorted(lost.kind) == ["spec", "spec+chunk"] and 71 in set(lost.group)
-    behind = df[df.gain < 0.995]
-    assert (len(behind), (behind.kind == "spec").sum()) == (6, 4), "as chapter 17d says"
-    assert ((df.gain < 1).sum(), len(df)) == (7, 300), "slower at all, as chapter 17c says"
-    gains = on_the_other_card().gain.sort_values()
-    assert [round(100 / gain - 100) for gain in gains[gains < 0.98]] == [6, 3] and (gains < 1).sum() == 9
-    assert set(gains[gains < 0.98].index) == set(lost.index), "the same two"
-    assert lost[lost.ours < 0.04].kind.tolist() == ["spec"]
-    assert [round(100 / gain - 100) for gain in (lost.gain.max(), lost.gain.min())] == [2, 9]
-    number = lost.index[lost.group == 71].item()
-    falcons = lost.gain[number], gains[number], hopper_any_plans.table().set_index("batch").chosen[number]
-    assert [round(gain, 2) for gain in falcons] == [0.92, 0.94, 0.96]
+    lost = df[df.gain < hopper_any.LOST]
+    assert sorted(lost.kind) == ["spec", "spec+chunk"] and lost[lost.ours < 0.04].kind.tolist() == ["spec"]
+    falcon = lost[lost.group == 71]
+    assert (falcon.turns == falcon.ours).item(), "the plan takes all of it as prefill"
+    *lines, slower, elsewhere = hopper_any.lost_in_words(df)
+    assert [line.split(", ")[0] for line in lines] == [f"lost: {kind}" for kind in hopper_any.from_worst(lost).kind]
+    assert [f", {100 / gain - 100:.0f} % longer" in line for gain, line in zip(sorted(lost.gain), lines, strict=True)]
+    assert slower == f"slower at all: {(df.gain < 1).sum()} of {len(df)}"
+    (again,) = hopper_any.in_repeats()
+    there = again[again.gain < hopper_any.LOST]
+    assert elsewhere.startswith(f"on another card: {len(there)} lost") and set(there.index) == set(lost.index)
 
 
 def test_chapter_17c_says_which_of_the_worst_are_long_and_what_a_short_one_loses():
     worst, near = hopper_any.worst(hopper_any.table()), hopper_any_roof.table().set_index("batch")
     long = worst[worst.ours > 0.04]
     behind = long.gain / near.like[long.batch].to_numpy()
-    assert len(long) == 6 and (behind > 0.99).sum() == 5
+    assert 0 < len(long) < 10 and (behind > 0.99).sum() == len(long) - 1, "most long ones are at the black line"
     one = hopper_any.table().loc[151]
     assert one.batch == 151 in set(worst.batch) and one.words.endswith("4 x 6 @ 4,616 to 16,430")
     assert 1e3 * (one.ours - one.two) == pytest.approx(0.42, abs=0.005)
 
 
-def test_chapter_17c_says_on_how_many_batches_there_is_something_to_fuse():
+def test_chapter_17c_says_where_there_is_something_to_fuse_and_where_fusing_loses():
     df = hopper_any.table()
     both = df[df.turns != df.ours]
-    assert (len(both), round(hopper_sweep.geomean(both.turns / both.ours), 2)) == (111, 1.19)
-    assert hopper_sweep.geomean(both.gain * both.ours / both.turns) < 1.15, "fusing brings more"
-    for card in (df, on_the_other_card()):
-        loses = (card.turns / card.ours).sort_values()
-        assert {i: round(100 / x - 100) for i, x in loses[loses < 1].items()} == {16: 7, 298: 2, 269: 1, 238: 1}
+    assert 0.6 < 1 - len(both) / len(df) < 0.667, "nearly two thirds have nothing to fuse"
+    by_kind = hopper_any.summary(df).drop(["all", "head_dim 128"])
+    most = by_kind.loc[["returning+decode", "mixed"]].round(2)
+    others = by_kind.drop(most.index)
+    assert (most.fusing >= most["better halves"]).all() and (others.fusing - 1 < others["better halves"] - 1).all()
+    assert ((others.fusing - 1) < 0.2 * (others["better halves"] - 1)).all(), "nearly all is better halves"
+    loses = [set(some.index[some.turns < some.ours]) for some in (df, *hopper_any.in_repeats())]
+    lines = hopper_any.where_fusing_loses(df)
+    assert [int(line.split(": ")[1].split()[0]) for line in lines] == [len(some) for some in loses]
+    assert all(len(some) < 0.05 * len(both) for some in loses), "on few"
 
 
 def test_chapter_17c_says_on_how_many_batches_prefill_is_cut_in_ranges(monkeypatch):
@@ -138,7 +137,7 @@ def test_chapter_17c_says_on_how_many_batches_prefill_is_cut_in_ranges(monkeypat
     monkeypatch.setattr(choose, "ranges_may_pay", lambda *_: False)
     some = [i for i, (mine, before) in enumerate(zip(now, plans(), strict=True)) if mine[0] != before[0]]
     assert all(len(now[i][1].decode.pieces) == 1 for i in some), "nothing decodes"
-    assert (len(some), round(hopper_sweep.geomean(hopper_any.table().gain[some]), 2)) == (16, 1.33)
+    assert len(some) == 16
 
 
 def test_chapter_17c_says_how_soon_ranges_of_five_tiles_end():
@@ -157,7 +156,7 @@ def test_chapter_17c_says_where_a_best_plan_takes_all_as_prefill():
     now = [choose.roles(hopper_any.drawn()[i].batch).tokens for i in some.batch]
     best = [int(plan.split("decode up to ")[1].split(",")[0]) for plan in some.plan]
     whole = [up_to < fewest <= chosen for up_to, fewest, chosen in zip(best, least, now, strict=True)]
-    assert (len(some), sum(whole)) == (20, 7)
+    assert 0.3 < sum(whole) / len(some) < 0.4, "about a third of them"
 
 
 def test_chapter_17c_says_how_times_in_fp16_differ_from_those_in_bf16():
@@ -221,8 +220,7 @@ def test_bars_would_be_met_on_the_best_quarter_of_the_same_sort_too():
     assert (bars["today"] < bars.bar).tolist() == [True, True, False] and (bars["as its best quarter"] > bars.bar).all()
     over_two = hopper_any.over_plain()
     assert (np.array(over_two) < bars.bar).tolist() == [True, False, False]
-    lacks, plans = bars.bar["all"] / over_two[0] - 1, hopper_any_plans.lost()
-    assert (round(100 * lacks, 1), round(plans, 1)) == (1.8, 1.3), "as chapter 17c says"
+    assert over_two[0] > bars.today["all"], "missed by less"
 
 
 def test_band_places_agree_with_overlap():
@@ -441,8 +439,9 @@ def test_chapter_17a_says_which_layers_are_shorter_than_a_plan():
     for mix, us in zip(hopper_any.drawn(), layers, strict=True):
         chunks = max(mix.batch.q_lens) > 1 and len(hopper(mix.batch, H200.sms).prefill)  # on the device ones are decode
         if us < plans.max() and us < (plans.mixed if chunks else plans.drafts):
-            shorter.append((mix.kind, round(us, 1)))
-    assert sorted(shorter) == [("spec", 10.1), ("spec", 12.5), ("spec", 13.0)]
+            shorter.append((mix.kind, us))
+    assert hopper_plan.shorter_layers() == shorter and {kind for kind, _ in shorter} == {"spec"} and len(shorter) < 10
+    assert f"in {300 - len(shorter)} of 300 batches" in hopper_plan.layers_in_words()
 
 
 def test_chapter_17b_says_that_sections_lose_less_than_single_calls_differ():
@@ -542,3 +541,14 @@ def test_the_trace_shows_an_sm_that_ends_when_most_do():
     ends = df.groupby(["way", "side", "sm"]).end_us.max()
     for (way, side), of in ends.groupby(level=["way", "side"]):
         assert abs(of[way, side, hopper_trace.typical(df)] - of.median()) < 10
+
+
+def test_chapter_17d_says_that_fusing_is_cycles_times_the_clock():
+    df, raw = hopper_peers.fusing_by_the_clock(), recorded("peers")
+    clock = np.exp(np.log(raw.ours_mhz / raw.ours_serial_mhz).mean())
+    assert df.loc["all eleven", "clock, fused over in turn"] == pytest.approx(clock)
+    np.testing.assert_allclose(df["in cycles"] * df["clock, fused over in turn"], df["in time"])
+    assert df.loc["all eleven", "in time"] == pytest.approx(hopper_peers.fusing("steady"))
+    assert df.loc["even batches", "in time"] == pytest.approx(hopper_peers.fusing("steady", True))
+    said = [round(x, 2) for x in (*df.loc["all eleven"], df.loc["even batches", "clock, fused over in turn"])]
+    assert said == [1.48, 0.80, 1.19, 0.77] and df.loc["all eleven", "in cycles"] > hopper_peers.fusing("cold")

@@ -8,6 +8,7 @@ from functools import cache
 import numpy as np
 import pandas as pd
 
+from pod import data
 from pod.data import a_card, kept, read
 from pod.experiments.hopper.hopper_sweep import geomean
 from pod.lab.figure import Figure
@@ -128,6 +129,35 @@ def from_worst(df):
 def _percentile(df) -> float:
     """The first percentile of the gains; a refused batch gains nothing."""
     return float(np.percentile(df.gain.fillna(0), 1))
+
+
+def lost_in_words(df) -> list[str]:
+    """A line for each batch that ours loses by 2 % or more, and how often it is slower at all, here and in repeats."""
+    lost = from_worst(df[df.gain < LOST])
+    lines = [f"lost: {row.kind}, {row.model}, {row.words}: {1e3 * row.ours:.0f} µs, {100 / row.gain - 100:.0f} % longer"
+             for row in lost.itertuples()]  # fmt: skip
+    lines.append(f"slower at all: {(df.gain < 1).sum()} of {len(df)}")
+    for again in in_repeats():
+        there = again[again.gain < LOST]
+        same, most = there.batch.isin(lost.batch).sum(), 100 / there.gain.min() - 100
+        words = f"{same} of them the same, by {most:.0f} % at most; slower at all: {(again.gain < 1).sum()}"
+        lines.append(f"on another card: {len(there)} lost, {words}")
+    return lines
+
+
+def in_repeats() -> list[pd.DataFrame]:
+    """The same table of each repeat of the recording."""
+    return [gains(pd.read_csv(path)) for path in sorted(data.REPEATS.glob(f"*/{data.folder().name}/{RECORDING}.csv"))]
+
+
+def where_fusing_loses(df) -> list[str]:
+    """On how many batches ours takes longer than its halves in turn, and by how much, here and in repeats."""
+    lines = []
+    for words, some in (("here", df), *(("on another card", again) for again in in_repeats())):
+        loses = (some.turns / some.ours)[some.turns < some.ours]
+        longer = 100 / loses - 100
+        lines.append(f"fusing loses {words}: {len(loses)} batches, by {longer.min():.0f} to {longer.max():.0f} %")
+    return lines
 
 
 def draw(df):

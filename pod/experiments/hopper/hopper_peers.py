@@ -222,6 +222,17 @@ def watts() -> float:
     return float(np.median(df[[f"{way}_watts" for way in METERED]]))
 
 
+def fusing_by_the_clock() -> pd.DataFrame:
+    """What fusing gains back to back: in cycles of the SMs, the clock fused over that in turn, and their product."""
+    df = table()
+    even, rows = is_even(df.prefill / df.decode), {}
+    for words, some in (("all eleven", df), ("even batches", df[even]), ("the other five", df[~even])):
+        clock = geomean(some.ours_mhz / some.ours_serial_mhz)
+        gain = geomean(some.ours_serial_steady_ms / some.ours_steady_ms)
+        rows[words] = {"in cycles": gain / clock, "clock, fused over in turn": clock, "in time": gain}
+    return pd.DataFrame(rows).T
+
+
 def energy(df):
     """One row a batch and metered way: millijoules, watts, clock, and the milliseconds that the energy alone would take
     at the power limit."""

@@ -95,12 +95,12 @@ def name_rows(ax, df) -> None:
     ax.tick_params(axis="y", length=0)
 
 
-def draw(df, model: float | None = None):
-    """The least prefill for its decode on top. model: what a model says is left at the full clock, %."""
+def draw(df, models: tuple[float, ...] = ()):
+    """The least prefill for its decode on top. models: what models say is left at the full clock, %."""
     df = by_ratio(df)
     axes = style.axes(9.5, 7.6, columns=2, sharey=True, width_ratios=(3, 2))
     _energies(axes[0], df)
-    _left_by_batch(axes[1], df, model)
+    _left_by_batch(axes[1], df, models)
     words = "Fused, a batch takes the fewest joules,\nat a lower clock than its halves in turn"
     axes[0].set_title(words, fontsize=10.5, loc="left")
     left = left_of_each(df)
@@ -126,7 +126,7 @@ def _energies(ax, df) -> None:
     style.legend(ax, loc="upper center", bbox_to_anchor=(0.4, -0.11), ncols=3, columnspacing=1.0)
 
 
-def _left_by_batch(ax, df, model: float | None) -> None:
+def _left_by_batch(ax, df, models: tuple[float, ...]) -> None:
     """A bar a batch: of the joules that fusing saves back to back, what it saves at the full clock, too. The solid line
     is all batches together."""
     left = left_of_each(df)
@@ -134,8 +134,8 @@ def _left_by_batch(ax, df, model: float | None) -> None:
     for y, mj in enumerate(zip(*(_saved_of_each(df, how) for how in ("rested", "steady")), strict=True)):
         ax.text(139, y, "{:.0f} of {:.0f} mJ".format(*mj), ha="right", va="center", fontsize=8.5)
     ax.axvline(left_at_full_clock(), color=style.INK, linewidth=1.5, label="all together")
-    if model is not None:
-        ax.axvline(model, color=style.ALARM, linewidth=1.5, linestyle="--", label="by the model")
+    for model in models:
+        ax.axvline(model, color=style.ALARM, linewidth=1.2, linestyle="--", label="by a fit")
     ax.set(xlim=(0, 140), xticks=range(0, 101, 25), xlabel="left, % of what fusing saves")
     ax.tick_params(axis="y", length=0)
     style.legend(ax, loc="upper center", bbox_to_anchor=(0.5, -0.11), ncols=2, columnspacing=1.0)

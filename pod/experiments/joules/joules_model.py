@@ -16,12 +16,12 @@ from pod.simulate import joules
 from pod.simulate.joules import Prices, Spent, Work
 
 FIGURE = Figure(
-    title=f"Back to back on {a_card()}, the joules of a batch set its time; by a model with 120 W awake nearly half "
-    "move bytes",
+    title=f"Back to back on {a_card()}, the joules of a batch set its time; what they are spent on depends on "
+    "the watts for being awake",
     chapter="18",
     method="Counted work times its price, at the clock that was seen; an exponent of the clock and two factors are "
-    "learnt from every other batch. With more watts awake the same fit has bytes take less (joules_model.by_watts). "
-    "Seen: milliseconds of a batch back to back. bf16.",
+    "learnt from every other batch, once for each of four prices of being awake. Seen: milliseconds of a batch back "
+    "to back. bf16.",
     data=("joules-prices", "joules"),
     fitted=True,
 )
@@ -29,6 +29,12 @@ WAYS = {"ours": "fused", "ours_serial": "halves in turn"}
 HIGHEST = 1.975  # GHz: the clock cannot rise further, and the power limit does not set the time
 LEARNT = slice(0, None, 2)  # of the batches; the others are foretold
 AWAKE = (200, 250, 330)  # W, other than the list's, with which the fit is tried again
+FIRST = [  # the rows of by_watts that a reader sees first
+    "bytes, % of the joules",
+    "products, %",
+    "being awake, %",
+    "foretold: time off at the limit, at most, %",
+]
 KINDS = {  # what the kinds of work are in a batch: words, and a shade of the side that causes them
     "dram": ("DRAM to L2", style.DECODE),
     "into_sms": ("L2 to the SMs", "#f8b878"),
@@ -71,7 +77,7 @@ def _off(prices: Prices, one: Spent) -> float:
     return 100 * (prices.joules(one.work, one.mhz, one.seconds) / one.joules - 1)
 
 
-def table(awake: float | None = None):
+def fit(awake: float | None = None) -> pd.DataFrame:
     """One row a way and batch: millijoules of each kind of work, seen and foretold milliseconds and how far off these
     are, the same of the energy that the time seen takes, by the model and by the median watts alone, and whether the
     model had learnt from it."""
@@ -92,42 +98,61 @@ def table(awake: float | None = None):
     return df.assign(off=100 * (df.foretold_ms / df.seen_ms - 1))
 
 
+def fits() -> dict[str, Prices]:
+    """What was learnt with each of four prices of being awake, the list's first."""
+    listed = joules_prices.listed().watts
+    return {f"{listed:.0f} W": prices()} | {f"{awake} W": prices(awake) for awake in AWAKE}
+
+
+def table() -> pd.DataFrame:
+    """The rows of all four fits, with the watts for being awake in words."""
+    return pd.concat([fit(awake).assign(awake_at=name) for name, awake in zip(fits(), (None, *AWAKE), strict=True)])
+
+
 def draw(df):
-    axes = style.axes(9.5, 4.8, columns=2, width_ratios=(3, 2))
-    _shares(axes[0], batches.by_ratio(df[df.way == "ours"]))
-    _errors(axes[1], df)
-    axes[0].set_title("By a model with 120 W awake, nearly half move bytes", fontsize=10.5, loc="left")
-    words = "Counting foretells the time, but for\ntwo that stay below the power limit"
-    axes[1].set_title(words, fontsize=10.5, loc="left")
+    """A row a fit: what the joules of the fused kernel are spent on, and how far off the times are."""
+    axes = style.axes(9.5, 3.4, columns=2, sharey=True, width_ratios=(3, 2))
+    rows = [part for _, part in df.groupby("awake_at", sort=False)]
+    _shares(axes[0], pd.DataFrame([part[part.way == "ours"][list(KINDS)].sum() for part in rows]))
+    _errors(axes[1], [part[~part.learnt] for part in rows])
+    axes[0].set_yticks(range(len(rows)), [f"{part.awake_at.iloc[0]} awake" for part in rows])
+    axes[0].set(ylim=(len(rows) - 0.5, -0.5))
+    axes[0].set_title("Four fits disagree on what the joules are for ...", fontsize=10.5, loc="left")
+    axes[1].set_title("... and foretell time about as well", fontsize=10.5, loc="left")
     return axes[0].figure
 
 
 def _shares(ax, df) -> None:
-    """Of the fused kernel's joules, batch by batch, the least prefill for its decode on top."""
-    whole, left = df[list(KINDS)].sum(axis=1), 0
+    """Of the fused kernel's joules, all batches together, in %."""
+    whole, left = df.sum(axis=1), 0
     for name, (words, tone) in KINDS.items():
-        share = 100 * df[name] / whole
-        ax.barh(range(len(df)), share, 0.7, left, color=tone, label=words)
+        share = (100 * df[name] / whole).to_numpy()
+        ax.barh(range(len(df)), share, 0.62, left, color=tone, label=words)
+        for y, (at, wide) in enumerate(zip(left + share / 2, share, strict=True)):
+            if wide > 6:
+                ax.text(at, y, f"{wide:.0f}", ha="center", va="center", fontsize=9, color=style.letters_on(tone))
         left = left + share
-    batches.name_rows(ax, df)
-    ax.set(xlim=(0, 100), xlabel="% of the joules of the fused kernel")
-    style.legend(ax, loc="upper center", bbox_to_anchor=(0.4, -0.12), ncols=3, columnspacing=1.0, handletextpad=0.4)
+    ax.tick_params(axis="y", length=0)
+    ax.set(xlim=(0, 100), xlabel="% of the joules of the fused kernel, eleven batches")
+    style.legend(ax, loc="upper center", bbox_to_anchor=(0.45, -0.2), ncols=3, columnspacing=1.0, handletextpad=0.4)
 
 
-def _errors(ax, df) -> None:
-    ax.axhspan(-5, 5, color=style.IDLE)
-    ax.axhline(0, color=style.INK, linewidth=1)
-    for (way, words), tone in zip(WAYS.items(), (style.colour("both"), style.INK), strict=True):
-        for learnt, face, word in ((True, "white", "learnt from"), (False, tone, "foretold")):
-            part = df[(df.way == way) & (df.learnt == learnt)]
-            ax.plot(part.seen_ms, part.off, "o", color=tone, markerfacecolor=face, label=f"{words}, {word}")
-    for row in df[df.off.abs() > 5].itertuples():
-        words, at = f"{row.ghz:.2f} GHz", (row.seen_ms, row.off)
-        ax.annotate(words, at, (7, 0), textcoords="offset points", fontsize=8.5, va="center")
-    far = 1.2 * max(5, df.off.abs().max())
-    ax.set(xscale="log", ylim=(-far, far), xlabel="ms, back to back", ylabel="foretold, % off (grey: 5 %)")
-    style.ticks(ax, (0.5, 1, 2, 3))
-    style.legend(ax, loc="upper center", bbox_to_anchor=(0.45, -0.12), ncols=2, columnspacing=1.0, handletextpad=0.2)
+def _errors(ax, rows) -> None:
+    """The batches from which nothing was learnt; hollow where the clock cannot rise further."""
+    ax.axvspan(-5, 5, color=style.IDLE)
+    ax.axvline(0, color=style.INK, linewidth=1)
+    for y, part in enumerate(rows):
+        for (way, words), tone, shift in zip(
+            WAYS.items(), (style.colour("both"), style.INK), (-0.12, 0.12), strict=True
+        ):
+            for free, face in ((False, tone), (True, "white")):
+                some = part[(part.way == way) & ((part.ghz >= HIGHEST) == free)]
+                if len(some):
+                    label = f"{words}, at the highest clock" if free else words
+                    ax.plot(some.off, [y + shift] * len(some), "o", color=tone, markerfacecolor=face, label=label)
+    ax.tick_params(axis="y", length=0)
+    ax.set(xlim=(-10.5, 6.5), xlabel="foretold time, % off (grey: 5 %)")
+    style.legend(ax, loc="upper center", bbox_to_anchor=(0.45, -0.2), ncols=2, columnspacing=1.0, handletextpad=0.2)
 
 
 # ---------------------------------------------------------------- what claims ask for
@@ -135,7 +160,7 @@ def _errors(ax, df) -> None:
 
 def worst(way: str = "", learnt: bool = False, of: str = "off") -> float:
     """The largest error of the time, %, of the batches from which nothing was learnt."""
-    df = table()
+    df = fit()
     return float(df[(df.learnt == learnt) & df.way.isin([way] if way else WAYS)][of].abs().max())
 
 
@@ -151,33 +176,26 @@ def worst_by_watts() -> float:
 
 def mean_energy(of: str = "energy_off") -> float:
     """The mean error of the energy, %, likewise. of: watts_off, where the median watts alone are the model."""
-    df = table()
+    df = fit()
     return float(df[~df.learnt][of].abs().mean())
 
 
 def at_the_limit(awake: float | None = None) -> float:
     """The largest error of the time, %, of those among them whose clock the power limit had lowered."""
-    df = table(awake)
+    df = fit(awake)
     return float(df[~df.learnt & (df.ghz < HIGHEST)].off.abs().max())
 
 
 def moving() -> float:
     """% of the fused kernel's joules, over all batches, that bring bytes from DRAM and L2 to the SMs."""
-    df = table()
+    df = fit()
     of = df[df.way == "ours"][list(KINDS)].sum()
     return 100 * float((of.dram + of.into_sms) / of.sum())
 
 
-def moving_of_each() -> np.ndarray:
-    """The same of each batch, the least prefill for its decode first."""
-    df = table()
-    of = batches.by_ratio(df[df.way == "ours"])[list(KINDS)]
-    return (100 * (of.dram + of.into_sms) / of.sum(axis=1)).to_numpy()
-
-
 def saved_by_slower() -> float:
     """Of the joules that fusing saves, % that the same work saves at a lower clock; the others are less time awake."""
-    df = table()
+    df = fit()
     whole = df[list(KINDS)].groupby(df.way).sum()
     saved = whole.loc["ours_serial"] - whole.loc["ours"]
     return 100 * float(1 - saved.awake / saved.sum())
@@ -218,7 +236,7 @@ def by_watts() -> pd.DataFrame:
     whose joules they are (fused, all batches), what it says of the full clock, and what it pays for work."""
     listed, columns = joules_prices.listed(), {}
     for awake in (listed.watts, *AWAKE):
-        fit, df = prices(awake), table(awake)
+        learnt, df = prices(awake), fit(awake)
         of = df[df.way == "ours"][list(KINDS)].sum()
         share = 100 * of / of.sum()
         columns[f"{awake:.0f} W"] = {
@@ -230,9 +248,9 @@ def by_watts() -> pd.DataFrame:
             "left at the full clock, %": left_at_full_clock(awake),
             "fused at the full clock: energy off, median, %": off_at_full_clock("ours", awake).median(),
             "fused, learnt from in turn: energy off, median, %": off_in_the_other_way(awake).median(),
-            "exponent of the clock": fit.exponent,
-            "prefill's products, times the list's price": fit.each.wide / listed.each.wide,
-            "a byte, DRAM to L2, pJ": fit.each.dram,
+            "exponent of the clock": learnt.exponent,
+            "prefill's products, times the list's price": learnt.each.wide / listed.each.wide,
+            "a byte, DRAM to L2, pJ": learnt.each.dram,
         }
     return pd.DataFrame(columns)
 
