@@ -91,16 +91,20 @@ def test_chapters_17c_and_17d_say_which_batches_lose():
     """Drafts alone are "spec", and each kind that has drafts begins so. Numbers are printed, and not typed."""
     df = hopper_any.table()
     lost = df[df.gain < hopper_any.LOST]
-    assert sorted(lost.kind) == ["spec", "spec+chunk"] and lost[lost.ours < 0.04].kind.tolist() == ["spec"]
-    falcon = lost[lost.group == 71]
+    assert (lost.kind == "spec").sum() > len(lost) / 2, "mostly drafts alone"
+    again = hopper_any.in_repeats()
+    there = [table[table.gain < hopper_any.LOST] for table in again]
+    everywhere = df.loc[sorted(set(lost.index).intersection(*(table.index for table in there)))]
+    assert everywhere.model.tolist() == ["GLM-4-9B", "Falcon-7B"] and everywhere.ours.iloc[0] < 0.04
+    falcon = everywhere[everywhere.group == 71]
     assert (falcon.turns == falcon.ours).item(), "the plan takes all of it as prefill"
-    *lines, slower, elsewhere = hopper_any.lost_in_words(df)
+    said = hopper_any.lost_in_words(df)
+    lines, (slower, *elsewhere) = said[: len(lost)], said[len(lost) :]
     assert [line.split(", ")[0] for line in lines] == [f"lost: {kind}" for kind in hopper_any.from_worst(lost).kind]
     assert [f", {100 / gain - 100:.0f} % longer" in line for gain, line in zip(sorted(lost.gain), lines, strict=True)]
     assert slower == f"slower at all: {(df.gain < 1).sum()} of {len(df)}"
-    (again,) = hopper_any.in_repeats()
-    there = again[again.gain < hopper_any.LOST]
-    assert elsewhere.startswith(f"on another card: {len(there)} lost") and set(there.index) == set(lost.index)
+    for line, table in zip(elsewhere, there, strict=True):
+        assert line.startswith(f"on another card: {len(table)} lost, {len(set(table.index) & set(lost.index))} of them")
 
 
 def test_chapter_17c_says_which_of_the_worst_are_long_and_what_a_short_one_loses():
@@ -110,7 +114,7 @@ def test_chapter_17c_says_which_of_the_worst_are_long_and_what_a_short_one_loses
     assert 0 < len(long) < 10 and (behind > 0.99).sum() == len(long) - 1, "most long ones are at the black line"
     one = hopper_any.table().loc[151]
     assert one.batch == 151 in set(worst.batch) and one.words.endswith("4 x 6 @ 4,616 to 16,430")
-    assert 1e3 * (one.ours - one.two) == pytest.approx(0.42, abs=0.005)
+    assert 1e3 * (one.ours - one.two) == pytest.approx(0.45, abs=0.005)
 
 
 def test_chapter_17c_says_where_there_is_something_to_fuse_and_where_fusing_loses():
@@ -156,14 +160,14 @@ def test_chapter_17c_says_where_a_best_plan_takes_all_as_prefill():
     now = [choose.roles(hopper_any.drawn()[i].batch).tokens for i in some.batch]
     best = [int(plan.split("decode up to ")[1].split(",")[0]) for plan in some.plan]
     whole = [up_to < fewest <= chosen for up_to, fewest, chosen in zip(best, least, now, strict=True)]
-    assert 0.3 < sum(whole) / len(some) < 0.4, "about a third of them"
+    assert 0.17 < sum(whole) / len(some) < 0.23, "a fifth of them"
 
 
 def test_chapter_17c_says_how_times_in_fp16_differ_from_those_in_bf16():
     bf16, raw = recorded("peers"), recorded("dtypes")
     fp16 = raw[(raw.head_dim == 128) & (raw.dtype == "float16")].reset_index(drop=True)
     ours, fa3 = fp16.ours / bf16.ours, (fp16.fa3_serial / bf16.fa3_serial)[bf16.ours > 1]
-    assert abs(ours - 1).max() < 0.055 and [round(100 * x - 100) for x in sorted(fa3)] == [5, 9, 9]
+    assert abs(ours - 1).max() < 0.065 and [round(100 * x - 100) for x in sorted(fa3)] == [5, 10, 11]
 
 
 def test_chapter_17c_says_where_there_is_little_to_fuse_and_how_long_decodes_take():
@@ -206,7 +210,7 @@ def test_chapter_17c_says_how_near_to_the_roof_the_median_batch_is():
     df = hopper_sweep.table()
     halves = hopper_sweep.filtered(df), hopper_sweep.balanced(df)
     shares = [hopper_any_roof.of_sweep(some).share.median() for some in halves]
-    assert [round(100 * x) for x in (*shares, hopper_any_roof.table().share.median())] == [87, 74, 61]
+    assert [round(100 * x) for x in (*shares, hopper_any_roof.table().share.median())] == [87, 74, 63]
 
 
 def test_bars_would_be_met_on_the_best_quarter_of_the_same_sort_too():
@@ -217,7 +221,7 @@ def test_bars_would_be_met_on_the_best_quarter_of_the_same_sort_too():
         best = hopper_any_roof.best_quarter(np.log(some.roof.to_numpy()), some.share.to_numpy())
         df.loc[mine, "like"] = some.fa3 / some.roof * np.maximum(some.share, best)
     bars = hopper_any_roof.bars(df)
-    assert (bars["today"] < bars.bar).tolist() == [True, True, False] and (bars["as its best quarter"] > bars.bar).all()
+    assert (bars["today"] < bars.bar).all() and (bars["as its best quarter"] > bars.bar).all()
     over_two = hopper_any.over_plain()
     assert (np.array(over_two) < bars.bar).tolist() == [True, False, False]
     assert over_two[0] > bars.today["all"], "missed by less"
