@@ -1,6 +1,8 @@
 """The figures of serving: what they show is what the schedulers did, and what the sources say where they say it."""
 
+from contextlib import redirect_stdout
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +17,7 @@ from pod.experiments.orca import orca_01, orca_02
 from pod.experiments.pod import pod_02, pod_12, pod_15, pod_factors
 from pod.experiments.sarathi import sarathi_01, sarathi_02, sarathi_06, sarathi_08, sarathi_t1
 from pod.experiments.vllm import vllm_01, vllm_02, vllm_03, vllm_04
+from pod.lab import notebooks
 from pod.lab.show import serving
 from pod.simulate.capacity import at
 from pod.simulate.run import Run, Setup, simulate
@@ -374,3 +377,29 @@ def test_the_burst_alone_says_what_groups_of_8_and_16_gpus_keep():
         assert round(rate) == expected and abs(rate / row[engine_groups.WHOLE] - 1) < 0.11
     assert burst / 520 < 1, "within the promised second on 32"
     assert round(4 * mean * 10 / (4 * burst / 520 - 1)) == 58, "if bursts grow with the service"
+
+
+def test_the_plain_queue_of_chapter_15c_keeps_what_its_fold_says():
+    page = "\n".join(notebooks.sources(notebooks.find(["15c"])[0], "markdown"))
+    fold = next(part for part in page.split("<details>") if "a plain queue</summary>" in part)
+    code = fold.split("```python\n")[1].split("```")[0]
+    with redirect_stdout(StringIO()) as said:
+        exec(code, {})
+    kept = [int(line.split()[1]) for line in said.getvalue().splitlines()]
+    assert kept == [12, 48, 359] and "It keeps 12, 48 and 359 a second" in fold
+    for (gpus, simulated), queue, told in zip(
+        engine_groups.kept()[engine_groups.WHOLE].items(), kept, (15, 50, 360), strict=True
+    ):
+        steps = [step * gpus // 8 for step in engine_groups.STEPS]
+        above = steps[steps.index(simulated) + 1]
+        assert simulated <= queue < above == told, "the step below the queue's rate"
+
+
+def test_on_32_gpus_a_longer_burst_is_the_limit():
+    times = chosen.read_trace(data.DATA / "public" / chosen.TRACES[engine_groups.CODE])[1500:7500, 2]
+    served = np.arange(len(times)) / 520
+    late = times / 114.6 - served  # the clock that the plain queue keeps: 359 requests a second
+    waits = np.maximum.accumulate(late) - late
+    worst = waits.argmax()
+    first = np.flatnonzero(waits[:worst] == 0)[-1]
+    assert worst - first == 929 and round(times[worst] - times[first]) == 84
