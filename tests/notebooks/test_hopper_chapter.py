@@ -479,6 +479,20 @@ def test_chapter_17b_says_that_no_gain_by_yielding_is_above_the_models_bound():
     assert round(100 * (row.greedy_mj / row.ours_mj - 1), 1) == 1.8
 
 
+def test_chapter_17b_says_how_long_a_decode_product_takes_alone():
+    row = joules_prices.table().query("how == 'n8 shared' and ctas == 132").iloc[0]
+    cycles = 2 * 64 * 8 * 16 / (row.rate * 1e12 / row.ghz / 1e9 / H200.sms)
+    assert cycles == pytest.approx(20, abs=0.3)
+    lower = [100 * (1 - (64 * queued + 16) / (64 * queued + 20)) for queued in (2, 1)]
+    assert [round(x) for x in lower] == [3, 5], "rates with 20 cycles instead of 16"
+    assert tensor_core_queue.decode_bytes_per_s(H200, 1, 1.4e9) * (1 - lower[1] / 100) > DECODE_BYTES, "still enough"
+
+
+def test_chapter_17c_says_on_how_many_of_the_300_it_is_slower():
+    gain = hopper_any.table().gain
+    assert (gain < 1).sum() == 11 and round(100 / gain.min() - 100) == 4
+
+
 def test_chapter_17a_says_how_long_the_host_takes_for_lists():
     df = recorded("plan")
     update, plan = (df[f"{name}_us"] / 1e3 for name in ("update_from_host", "plan"))
