@@ -236,7 +236,7 @@ def draw(df):
                     va="center", textcoords="offset points", color=colour, fontsize=9)  # fmt: skip
     stated = paper.value("sarathi.f07.gain")
     ax.axhline(stated, color=style.INK, linestyle="--", linewidth=1)
-    ax.text(97, stated - 0.015, f"post, three lengths at their best: {stated:g}", fontsize=9, ha="right", va="top")
+    ax.text(97, stated - 0.015, f"post, three lengths: {stated:g}", fontsize=9, ha="right", va="top")
     ax.axhline(1, color=style.INK, linewidth=0.8)
     ax.set(xscale="log", xlabel="P:D", xlim=(2, 100), ylim=(0.62, 1.34), ylabel="throughput over Orca")
     style.ticks(ax, sorted({2, *figure_8(df).pd, foretold.pd.max()}))
