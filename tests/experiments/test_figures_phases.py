@@ -178,9 +178,9 @@ def test_flash_attention_3_is_two_waves_of_one_cta_an_sm():
 
 def test_last_waves_of_three_kernels_take_more_than_half_a_full_one():
     """Chapter 05's picture: what its bars and words say."""
-    rows = wave_step.last_waves()
+    rows = methods_fa2.last_waves()
     assert [round(x, 2) for x in rows["last"]] == [0.56, 0.56, 0.60] and list(rows.waves) == [1, 2, 1]
-    (ax,) = wave_step.draw_last(rows, 1 / waves.reach()).axes
+    (ax,) = methods_fa2.draw_last(rows, 1 / waves.reach()).axes
     words = [t.get_text() for t in ax.texts]
     assert "step 28 %, over two full waves" in words and "predicted: a quarter" in words and waves.reach() == 4
 

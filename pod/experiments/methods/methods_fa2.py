@@ -8,6 +8,7 @@ import pandas as pd
 
 from pod.batch import MODELS
 from pod.data import a_card, hardware, read
+from pod.experiments.basics import wave_step
 from pod.experiments.hopper import hopper_dry, hopper_peers, hopper_sweep
 from pod.experiments.hopper.hopper_sweep import geomean
 from pod.experiments.methods.shared import TONES, gain, with_parts
@@ -198,3 +199,34 @@ def share_of_read(way: str = "decode_64") -> float:
     df = _set(PROMPT)
     df = df[df.decodes == pod_06.STEPS[0][0]]
     return 100 * float((df.kv_bytes / (1e-3 * df[way]) / hardware().dram_bytes_per_s).median())
+
+
+# ---------------------------------------------------------------- the last wave, kernel by kernel
+
+
+def last_waves():
+    """One row a kernel: the rise from 66 to 67 requests, %, the full waves that 66 make, and the last wave over one."""
+    rows = [
+        ("FlashAttention-2 (torch)", pod_06.decode_step(), 1),
+        (wave_step.SERIAL, wave_step.step(), 2),
+        ("our code, tile of 64 rows", decode_step(), 1),
+    ]
+    df = pd.DataFrame(rows, columns=["kernel", "step", "waves"])
+    return df.assign(last=df.step / 100 * df.waves)
+
+
+def draw_last(df, predicted: float):
+    """Bars: the wave of the four last CTAs, over a full one. Lines: what was predicted, and the steady pace."""
+    ax = style.axes(8.5, 2.3)
+    ax.barh(df.kernel, df["last"], 0.6, color=style.DECODE)
+    for y, row in enumerate(df.itertuples()):
+        waves = "one full wave" if row.waves == 1 else "two full waves"
+        ax.text(row.last - 0.01, y, f"{row.last:.2f}", ha="right", va="center", fontsize=9, fontweight="bold")
+        ax.text(row.last + 0.01, y, f"step {row.step:.0f} %, over {waves}", va="center", fontsize=9)
+    for x, gap, words, side in ((predicted, 0.01, "predicted: a quarter", "left"), (1, -0.01, "steady pace", "right")):
+        ax.axvline(x, color=style.INK, linewidth=1.2, linestyle="--")
+        ax.text(x + gap, -0.55, words, ha=side, fontsize=9)
+    ax.invert_yaxis()
+    ax.set(xlim=(0, 1.12), ylim=(2.5, -0.8), xlabel="time of the last four CTAs, in full waves")
+    ax.tick_params(axis="y", length=0)
+    return ax.figure
