@@ -170,8 +170,7 @@ def hopper(batch: HybridBatch, sms: int, splits: int | None = None, weights=None
         if batch.group <= shape.prefill_rows and int(chunks.q_len.max()) == 1:
             wide = False  # all heads of one token are a tile of either
         ranges_too = alone and splits is None
-        timed = wide or ranges_too
-        rest = (sms, batch.head_dim, causal, splits, pack, ticks.beside(tiles), invariant, timed, narrow, ranges_too)
+        rest = (sms, batch.head_dim, causal, splits, pack, ticks.beside(tiles), invariant, narrow, ranges_too)
         made = [_prefill_pieces(chunks, tile, *rest) for tile in ((shape, WIDE) if wide else (shape,))]
         _, blocks, pack, cut, shape = min(made, key=lambda m: m[0])
         work = cut()
@@ -185,9 +184,9 @@ def _persistent(rows: int) -> Shape:
 
 
 def _prefill_pieces(side: Side, shape: Shape, sms: int, head_dim: int, causal: bool, splits: int | None,
-                    pack: Pack | None, beside: int, invariant: bool, timed: bool, narrow: bool,
+                    pack: Pack | None, beside: int, invariant: bool, narrow: bool,
                     ranges_too: bool) -> tuple:  # fmt: skip
-    """About how long they take, if it is `timed`, how many blocks they read, the pack, what cuts them, and their shape,
+    """About how long they take, if somebody asks, how many blocks they read, the pack, what cuts them, and their shape,
     which is another one for few rows, if it may be narrow. ranges_too: as decode is cut, if that ends sooner."""
     keys, rows = shape.prefill_keys, shape.prefill_rows
     pack = pack or (choose.whole_group(side.group, rows) if invariant else choose.prefill_pack(side, rows))
@@ -195,7 +194,7 @@ def _prefill_pieces(side: Side, shape: Shape, sms: int, head_dim: int, causal: b
     blocks = tiles.blocks(keys)
     fixed = -(-blocks // FIXED[0]) if invariant else splits
     few = narrow and shape != WIDE and choose.is_narrow(side, pack, head_dim)
-    parts, time = choose.prefill_parts(blocks, sms, beside, fixed, timed, few)
+    parts, time = choose.prefill_parts(blocks, sms, beside, fixed, ranges_too, few)
     cut, total = partial(prefill.cut, tiles, parts, keys, blocks), int(blocks.sum())
     if ranges_too and not few and choose.ranges_may_pay(total, sms, time):
         cuts, sooner = choose.prefill_ranges(blocks, sms)
