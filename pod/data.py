@@ -77,6 +77,11 @@ def read(name: str):
     return _parsed(*_now(name)).copy()
 
 
+def repeated(name: str) -> list:
+    """The same table of each repeat on that GPU, the oldest first."""
+    return [_parsed(*state(path)).copy() for path in sorted(REPEATS.glob(f"*/{folder().name}/{name}.csv"))]
+
+
 def _now(name: str) -> tuple[Path, int, int]:
     """The file of a table, as it is now."""
     path = path_of(name)

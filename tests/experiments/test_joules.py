@@ -343,7 +343,7 @@ def test_even_batches_take_longer_back_to_back():
     """Measured, without a model; the repeat's by hand in chapter 18."""
     assert [round(x) for x in joules_roof.longer_back_to_back(even=True)] == [13, 21]
     assert [round(x) for x in joules_roof.longer_back_to_back(even=False)] == [-1, 4]
-    (again,) = joules._repeats()
+    (again,) = data.repeated("joules")
     longer = 100 * (again.ours_steady_ms / again.ours - 1)
     seen = hopper_peers.table()
     even = hopper_peers.is_even(seen.prefill / seen.decode)
@@ -354,7 +354,7 @@ def test_even_batches_take_longer_back_to_back():
 
 def test_cards_and_recordings_differ_as_chapter_18_says():
     """By hand there: which batches reach the limit, how low the fused kernel's clock is, and how long a rest took."""
-    (again,), here = joules._repeats(), data.read("joules")
+    (again,), here = data.repeated("joules"), data.read("joules")
     low = here.ours_serial_steady_watts < 680
     assert here.ours_serial_steady_watts[low].round().tolist() == [659, 670]
     assert again.ours_serial_steady_watts[low].tolist() == [698.5, 695.9]

@@ -8,8 +8,7 @@ from functools import cache
 import numpy as np
 import pandas as pd
 
-from pod import data
-from pod.data import a_card, kept, read
+from pod.data import a_card, kept, read, repeated
 from pod.experiments.hopper.hopper_sweep import geomean
 from pod.lab.figure import Figure
 from pod.lab.measure import ragged
@@ -147,7 +146,7 @@ def lost_in_words(df) -> list[str]:
 
 def in_repeats() -> list[pd.DataFrame]:
     """The same table of each repeat of the recording."""
-    return [gains(pd.read_csv(path)) for path in sorted(data.REPEATS.glob(f"*/{data.folder().name}/{RECORDING}.csv"))]
+    return [gains(df) for df in repeated(RECORDING)]
 
 
 def where_fusing_loses(df) -> list[str]:

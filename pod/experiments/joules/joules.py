@@ -6,8 +6,7 @@ Measured: two calls of FlashAttention-3, this kernel's halves in turn and both a
 import numpy as np
 import pandas as pd
 
-from pod import data
-from pod.data import a_card, read
+from pod.data import a_card, read, repeated
 from pod.experiments.hopper import hopper_peers
 from pod.experiments.hopper.hopper_sweep import geomean
 from pod.lab.figure import Figure
@@ -209,7 +208,7 @@ def left_by_sort() -> pd.DataFrame:
     seen = hopper_peers.table()
     even = hopper_peers.is_even(seen.prefill / seen.decode).to_numpy()
     found = {}
-    for name, df in zip(("this H200", "another H200", "a third"), [read("joules"), *_repeats()], strict=False):
+    for name, df in zip(("this H200", "another H200", "a third"), [read("joules"), *repeated("joules")], strict=False):
         steady, rested = _saved_in(df)
         left = (100 * rested / steady).to_numpy()
         found[name] = [f"{some.min():.0f} to {some.max():.0f}" for some in (left[~even], left[even])]
@@ -218,18 +217,15 @@ def left_by_sort() -> pd.DataFrame:
 
 def left_in_repeats() -> list[float]:
     """The same of each repeat of the recording."""
-    return [_left(df) for df in _repeats()]
-
-
-def _repeats() -> list[pd.DataFrame]:
-    return [pd.read_csv(path) for path in sorted(data.REPEATS.glob(f"*/{data.folder().name}/joules.csv"))]
+    return [_left(df) for df in repeated("joules")]
 
 
 def more_in_repeats() -> tuple[float, float]:
     """How much more energy the same calls take back to back in the repeats, %: least and most of ways and batches."""
     mj = [f"{way}_steady_mj" for way in WAYS]
     df = read("joules").set_index(list(KEYS))[mj]
-    more = pd.concat([100 * (again.set_index(list(KEYS))[mj] / df - 1) for again in _repeats()] or [df * np.nan])
+    repeats = [again.set_index(list(KEYS))[mj] for again in repeated("joules")]
+    more = pd.concat([100 * (again / df - 1) for again in repeats] or [df * np.nan])
     return float(more.min(axis=None)), float(more.max(axis=None))
 
 
@@ -242,7 +238,8 @@ def less_when_rested() -> np.ndarray:
 
 def full_watts_in_repeats() -> list[list[float]]:
     """Of each repeat, the median watts of each way at the full clock."""
-    return [[float((df[f"{way}_rested_mj"] / df[f"{way}_rested_ms"]).median()) for way in WAYS] for df in _repeats()]
+    return [[float((df[f"{way}_rested_mj"] / df[f"{way}_rested_ms"]).median()) for way in WAYS]
+            for df in repeated("joules")]  # fmt: skip
 
 
 def watts() -> float:

@@ -10,8 +10,7 @@ from functools import cache, partial
 import numpy as np
 import pandas as pd
 
-from pod import data as tables
-from pod.data import a_card, kept, read
+from pod.data import a_card, kept, read, repeated
 from pod.lab.figure import Figure
 from pod.lab.measure import meter
 from pod.lab.measure.bare import checked, library, pointer, stream
@@ -324,15 +323,11 @@ def dram_in_repeats() -> pd.DataFrame:
     """What a byte from DRAM costs, 16 KB together and as KV, pJ, and the first over one from L2: here, and a row a
     repeat."""
     rows = []
-    for df in (read("joules-prices"), *(pd.read_csv(path) for path in _repeats())):
+    for df in (read("joules-prices"), *repeated("joules-prices")):
         copies = df[(df.data == "random") & (df.ctas == SMS)].set_index("how")
         copies = copies.assign(pj=1e9 * (copies.launch_mj - _awake(df) * copies.launch_ms) / copies.bytes).pj
         rows.append((copies["dram"], copies["dram, KV"], copies["dram"] / copies["l2"]))
     return pd.DataFrame(rows, columns=["dram", "kv", "over_l2"])
-
-
-def _repeats() -> list:
-    return sorted(tables.REPEATS.glob(f"*/{tables.folder().name}/joules-prices.csv"))
 
 
 def sharing_saves() -> float:
