@@ -33,6 +33,14 @@ def test_growth_is_drawn_within_its_pages():
         assert max(tokens) == prompt + made and tokens == sorted(tokens)
 
 
+def test_the_arrays_of_a_step_are_listed_as_they_lie_in_it():
+    batch = Batch(prefills=[Chunk(Request(0, prompt=6, output=4), tokens=4, context=0)])
+    step = pack(batch, {0: range(6)}, {0: [2, 0]}, 4)
+    values = engine.step_arrays(step)["values"]
+    listed = [int(each) for each in "".join(values).replace("[", " ").replace("]", " ").replace(",", " ").split()]
+    assert listed == step.flat.tolist() and values["slots"] == "[8, 9, 10, 11]"
+
+
 def test_step_table_names_owner_and_place():
     a, b = Request(0, 6, 4), Request(1, 3, 4)
     b.advance(3)

@@ -46,6 +46,24 @@ def step_table(step: Step, owners: Sequence[int], block: int):
                          "block": step.slots // block, "offset": step.slots % block, "predicts": predicts})  # fmt: skip
 
 
+def step_arrays(step: Step):
+    """One row an array of the step, in the order in which they lie in `flat`."""
+    import pandas as pd
+
+    says = {
+        "header": "sequences, tokens, chunks, rows, width of table",
+        "q_lens": "new tokens of each request",
+        "kv_lens": "tokens of each in the cache, these included",
+        "tokens": "the new tokens",
+        "positions": "where each stands in its text",
+        "slots": "its place in the cache: block × size + offset",
+        "rows": "which rows predict",
+        "table": "blocks of each request, filled up with 0",
+    }
+    values = [str(step.header), *(str(getattr(step, field).tolist()) for field in list(says)[1:])]
+    return pd.DataFrame({"values": values, "what they say": says.values()}, index=pd.Index(says, name="array"))
+
+
 def rows_and_requests(step: Step, owners: Sequence[int], choices: dict[str, Sequence[int]]) -> Figure:
     """Who gets which row of the logits, a panel a choice of rows: on the left all tokens of the step, on the right who
     gets a token, beside the row that is its own. Red: somebody gets another one."""
