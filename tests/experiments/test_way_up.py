@@ -70,3 +70,10 @@ def test_a_real_iteration_is_the_gpu_s_time_and_little_beside_it():
     by_way = beside.groupby(runs.attention).agg(["min", "max"])
     two, turn, once = (by_way.loc[way] for way in engine_runs.WAYS.values())
     assert two["max"] < once["min"] and once["max"] < turn["min"]
+
+
+def test_the_picture_of_fusing_has_a_bar_more_than_ways_to_ask():
+    fused = way_up.fusing()
+    panels = way_up.draw_fusing(fused).axes
+    assert [ax.get_title() for ax in panels] == list(fused.columns)
+    assert {len(ax.patches) for ax in panels} == {len(fused) + 1}

@@ -13,6 +13,7 @@ from pod.experiments.engine import (
 )
 from pod.experiments.pod import pod_12
 from pod.lab import paper
+from pod.lab.show import style
 from pod.serving.shapes import SHAPES
 
 MODEL, RATE = "llama-3-8b", 1.6  # requests a second, near capacity
@@ -62,6 +63,27 @@ def fusing() -> pd.DataFrame:
     models = engine_sm80.table().model
     rows = [[gain(model) for model in models] for gain in asked.values()]
     return pd.DataFrame(rows, index=list(asked), columns=[SHAPES[model].name for model in models])
+
+
+FASTER = "beside it: over FlashAttention-3's faster call"
+
+
+def draw_fusing(df):
+    """A panel a model, a bar a way to ask. Below, pale: the last way with another kernel as its base."""
+    ways = [*df.index, FASTER]
+    axes = style.axes(9.5, 2.9, columns=len(df.columns), sharey=True)
+    for ax, (name, fused) in zip(axes, df.items(), strict=True):
+        model = next(each for each in engine_sm80.table().model if SHAPES[each].name == name)
+        gains = [*fused, engine_windows.gain(model)]
+        tones = [style.INK, *[style.colour("hybrid")] * (len(fused) - 1), style.FRAME]
+        ax.barh(range(len(ways)), gains, color=tones, height=0.62)
+        for y, gain in enumerate(gains):
+            ax.text(gain + 0.4, y, f"{gain:.1f}", va="center", fontsize=9)
+        ax.axhline(len(fused) - 0.5, color=style.INK, linewidth=0.8, linestyle=":")
+        ax.set(yticks=range(len(ways)), ylim=(len(ways) - 0.5, -0.5), xlim=(0, 26), xlabel="more requests a minute, %")
+        ax.set_title(name, fontsize=10)
+    axes[0].set_yticklabels(ways)
+    return axes[0].figure
 
 
 def served() -> pd.DataFrame:
