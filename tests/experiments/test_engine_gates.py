@@ -436,3 +436,12 @@ def test_a_picture_says_in_seconds_only_what_is_far_off():
     assert [text.get_text() for text in ax.texts] == ["1.9 s foretold, 0.61 came", "7.3 s foretold, 2.6 came"]
     assert set(trust.server().system) == {"vLLM", "Sarathi, ours in turn", "Sarathi+POD"}
     assert len(trust.seconds().splitlines()) == len(trust.beside_the_paper().splitlines()) == 8
+
+
+def test_numbers_without_a_queue_stay_nearer_to_what_came_in_every_test():
+    df = trust.overview().assign(off=lambda df: np.log(df.ratio).abs())
+    worst = df.pivot_table(index="number", columns="who", values="off", aggfunc="max")
+    assert len(worst) == 5 and not worst.iloc[0].fillna(0).any()
+    queued = worst.dropna()
+    assert len(queued) == 3 and (queued[trust.QUEUED] > queued[trust.FREE]).all()
+    assert queued[trust.QUEUED].is_monotonic_increasing

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.ticker import NullLocator
 
-from pod.experiments.engine import engine_chunks, engine_served
+from pod.experiments.engine import engine_chunks, engine_gates, engine_served
 from pod.experiments.engine.engine_gates import BOUNDS
 from pod.experiments.pod import pod_factors, pod_t5
 from pod.lab.show import style
@@ -14,8 +14,10 @@ from pod.simulate.windows import CALM, RUNS
 NAMES = {"tbt_p50": "median gap", "tbt_p99": "P99 gap", "ttft_p50": "median wait", "ttft_p99": "P99 wait"}
 WITHIN, BEYOND = "within its bound (grey)", "beyond it"
 TURN, POD, VLLM = "Sarathi, our halves in turn", "Sarathi+POD", "vLLM's scheduler"
+FREE, QUEUED = "no queue in it", "a queue in it"
 TONES = {WITHIN: style.colour("hybrid"), BEYOND: style.ALARM, TURN: style.WORKERS[1],
-         POD: style.colour("hybrid"), VLLM: style.ALARM}  # fmt: skip
+         POD: style.colour("hybrid"), VLLM: style.ALARM,
+         FREE: style.colour("hybrid"), QUEUED: style.ALARM}  # fmt: skip
 TABLE5 = "Table 5, the artifact's requests"
 FAR, TICKS = 1.5, (0.05, 0.1, 0.2, 0.5, 0.8, 0.9, 1, 1.1, 1.2, 1.5, 2, 3, 5, 10, 20)
 
@@ -45,6 +47,24 @@ def server() -> pd.DataFrame:
     df = df.assign(number=df.metric.map(NAMES), who=df.system.map(who))
     df = df.rename(columns={"measured": "real", "foretold": "simulated"})
     return df.sort_values("number", key=lambda each: each.map(list(NAMES.values()).index), kind="stable")
+
+
+def overview() -> pd.DataFrame:
+    """A row a number of each of the five tests: simulated over real, and whether a queue is in it."""
+    runs, table5 = unseen(), pod_t5.table().query("metric in @NAMES")
+    offline = runs.number == "time of an offline run"
+    same = pd.DataFrame({"ratio": [1 + engine_gates.worst("batches") / 100], "number": "batches"})
+    paper = table5.assign(ratio=table5.ours_listed / table5.paper, number=table5.metric.map(NAMES), who=table5.system)
+    tests = {
+        "1 · who is in a batch": same,
+        "2 · an offline run": runs[offline],
+        "3 · a calm server": runs[~offline],
+        "4 · a real server, foretold": server(),
+        "5 · the paper's servers": paper,
+    }
+    df = pd.concat([each.reindex(columns=["ratio", "number", "who"]).assign(test=test) for test, each in tests.items()])
+    queued = df.number.str.contains("wait") | (df.number.eq("P99 gap") & df.who.isin(["vLLM", VLLM]))
+    return pd.DataFrame({"number": df.test, "ratio": df.ratio, "who": np.where(queued, QUEUED, FREE)})
 
 
 def stretched() -> pd.DataFrame:
