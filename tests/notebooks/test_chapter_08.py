@@ -185,3 +185,15 @@ def test_the_picture_of_the_halves_shows_every_batch_of_decode_by_its_name(halve
     assert requests == sorted(requests, reverse=True), "the fewest below"
     (peer,) = right.lines
     assert peer.get_label() == methods_halves.NAMES["fa2"] and list(peer.get_xdata()) == pytest.approx([2.0] * 7)
+
+
+def test_chapter_08c_says_what_tiles_of_128_rows_would_cost_flash_attention_2():
+    df = methods_halves.table()
+    fa2 = df[df.way == "fa2"]
+    rate = fa2[fa2.side == "prefill"].tflops.max()
+    decode = fa2[(fa2.side == "decode") & (fa2.sequences * fa2.kv_heads >= 256)]
+    flops = 2 * 2 * 128 * 128 * decode.sequences * decode.kv_heads * decode.tokens  # two products of 128 rows
+    share = 100 * flops / rate / 1e9 / decode.ms
+    assert len(decode) == 6 and (round(rate), round(share.min()), round(share.max())) == (337, 71, 109)
+    ((one, ms),) = zip(flops[decode.sequences == 64], decode.ms[decode.sequences == 64], strict=True)
+    assert (round(one / 1e9), round(one / rate / 1e9, 2), round(ms, 2)) == (275, 0.82, 0.77)
