@@ -30,7 +30,7 @@ def pool():
 def built(pool, request):
     """The libraries for the emulator: right ones, and those with a mistake. nvcc goes on beside what they run."""
     calls = [pool.submit(ladder.library, name) for name in RUNGS]
-    calls += [pool.submit(parts.broken_library, mistake) for mistake in parts.MISTAKES.values()]
+    calls += [pool.submit(parts.changed, name, mistake) for name, mistake in parts.MISTAKES.items()]
     if shutil.which("nvcc"):
         request.getfixturevalue("said")
     for call in calls:

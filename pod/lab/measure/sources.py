@@ -23,6 +23,7 @@ UNITS = {
     "single-query": ("csrc/micro/single_query.cu", "csrc/micro/single_query_bindings.cpp"),
     "rates": ("csrc/micro/rates.cu",),
     "memory": ("csrc/micro/memory.cu",),
+    "strides": ("csrc/micro/strides.cu",),
     "energy": ("csrc/micro/energy.cu",),
     "ladder": tuple(f"csrc/ladder/{rung.file}.cu" for rung in ladder.RUNGS.values()),
     "model": ("pod/serving/model.py",),
