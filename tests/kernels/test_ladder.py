@@ -103,6 +103,15 @@ def test_a_rung_without_a_mistake_passes_what_the_mistakes_fail(name):
     assert parts.outcome(name) == "right result"
 
 
+@emulated
+def test_rung_3_with_the_line_of_rung_5_has_the_swizzle_alone_and_computes_the_same():
+    (line,) = parts.new_lines("swizzle")
+    assert parts.SWIZZLED.new in parts.text_of("swizzle")[line]
+    q, k, v = parts.batch(1, 70, 130)
+    swizzled = ladder.attention("mma", q, k, v, given=parts.changed("mma", parts.SWIZZLED))
+    assert torch.equal(swizzled, ladder.attention("mma", q, k, v))
+
+
 # ---------------------------------------------------------------- what is refused
 
 

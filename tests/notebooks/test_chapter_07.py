@@ -10,9 +10,10 @@ from matplotlib import pyplot as plt
 
 from pod import data, kernels
 from pod.batch import HybridBatch
-from pod.experiments.pod import pod_08, pod_09, pod_trace
+from pod.experiments.pod import pod_08, pod_09, pod_present, pod_trace
 from pod.hardware import H200
 from pod.kernels.trace import both_over_time, both_share, disagreements, held_both
+from pod.lab import mutate
 from pod.lab.measure import timing
 from pod.lab.show import code, tickets
 from pod.schedule import binding
@@ -334,3 +335,15 @@ def test_what_rows_cover_is_counted_once():
 def test_places_of_the_recording_grow_with_the_sms_that_hold_both():
     two = pod_trace.summary().iloc[:4]
     assert two.place.is_monotonic_increasing and two["on average"].is_monotonic_increasing and two.place.iloc[0] == 0
+
+
+# ---------------------------------------------------------------- tickets that know who is here now
+
+
+@emulated
+def test_the_kernel_of_the_third_exercise_computes_the_same_launch_after_launch():
+    def change(csrc):
+        for each in (pod_present.ASK, pod_present.LEAVE):
+            each.apply(csrc.parent)
+
+    assert mutate.Outcome(mutate.POD.build(change)).text == "right result"
