@@ -7,19 +7,10 @@ from collections.abc import Callable
 from ctypes import c_int64
 from functools import cache
 
-from pod.data import a_card, read
-from pod.lab.figure import Figure
+from pod.data import read
 from pod.lab.measure import timing
 from pod.lab.measure.bare import checked, library, pointer, stream
-from pod.lab.show import style
 
-FIGURE = Figure(
-    title=f"The same bytes read by the same warps of {a_card()}, the lanes side by side or apart",
-    says="Lanes that read far apart get fewer bytes a second",
-    chapter="04",
-    method="Every warp reads 4 KB at a time, 32 loads of a word a lane, of 1 GiB; medians, cold L2, shuffled rounds.",
-    data=("strides",),
-)
 RECORDING = "strides"
 KEYS, WHOLE = ("cache", "stride"), ()
 UNITS = ("strides",)
@@ -73,18 +64,7 @@ def table():
     return read("strides")
 
 
-def draw(df):
-    """TB/s over the distance between neighbouring lanes, one line a cache."""
-    ax = style.axes(7, 2.9)
-    lines = {"L1": ("L1 may keep the rest of a sector", "-", 8), "past L1": ("past L1", "--", -14)}
-    for place, (words, dashes, above) in lines.items():
-        mine = df[df.cache == place]
-        ax.plot(mine.stride, mine.gbs / 1e3, dashes, color=style.INK, marker="o", markersize=4, label=words)
-        for stride, gbs in zip(mine.stride, mine.gbs, strict=True):
-            ax.annotate(f"{gbs / 1e3:.1f}", (stride, gbs / 1e3), (0, above), textcoords="offset points", fontsize=9,
-                        ha="center")  # fmt: skip
-    ax.set_xscale("log", base=2)
-    ax.set_xticks(STRIDES, [str(stride) for stride in STRIDES])
-    ax.set(ylim=(0, 1.2 * df.gbs.max() / 1e3), xlabel="words from one lane to the next", ylabel="TB/s of DRAM")
-    ax.legend(frameon=False, fontsize=9)
-    return ax.figure
+def rates(df):
+    """TB/s, one row a distance between neighbouring lanes in words, one column a cache."""
+    found = df.pivot(index="stride", columns="cache", values="gbs")[list(CACHES)] / 1e3
+    return found.rename(columns=lambda place: f"TB/s, {place}").rename_axis("words apart").rename_axis(columns=None)

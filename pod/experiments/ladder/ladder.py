@@ -156,6 +156,17 @@ def best_step(df, batch: str) -> tuple[str, float]:
     return max(gains.items(), key=itemgetter(1))
 
 
+def orders(df):
+    """How many times as fast the copies ahead and the swizzle make rung 3: each as the first of the two, and second."""
+    steps = {
+        "copies ahead": (("ahead", "mma"), ("swizzle", "swizzle alone")),
+        "swizzle": (("swizzle alone", "mma"), ("swizzle", "ahead")),
+    }
+    gains = {idea: [gain(df, batch, *step) for batch in BATCHES for step in steps[idea]] for idea in steps}
+    columns = [f"{batch}, {place}" for batch in BATCHES for place in ("first", "second")]
+    return pd.DataFrame.from_dict(gains, orient="index", columns=columns)
+
+
 def words(df, name: str) -> str:
     """A rung's lines, its two rates and their share of the limit, and what the next rung will mend."""
     prefill, decode = (df[df.batch == batch].set_index("kernel").loc[name] for batch in BATCHES)
