@@ -72,8 +72,9 @@ __global__ void __launch_bounds__(kThreads, 1) attention(const __grid_constant__
     ptx::setmaxnreg_inc<240>();
     control.q.wait({});
     const uint64_t q = ptx::desc_sw128(queries + warp / 4 * 64 * 128, 1, 1024);
-    float o[64] = {}, s[1][16][4], fade[1][2];
+    float s[1][16][4], fade[1][2];
     float(&flat)[64] = reinterpret_cast<float(&)[64]>(s);
+    float o[64] = {};
     uint32_t weights[32];
     RowState<1> state;
     state.clear();
