@@ -99,7 +99,7 @@ def draw(df):
     for ax, place in zip(axes, PLACES, strict=True):
         mine = df[df["keys"] == place]
         bars = ax.bar(mine.beside, mine.a_cycle, color=style.colour("memory"), width=0.6)
-        ax.bar_label(bars, [f"{x:.0f}" for x in mine.a_cycle], padding=2, fontsize=9)
+        ax.bar_label(bars, [f"{x:.1f}" for x in mine.a_cycle], label_type="center", fontsize=9)
         queued = mine[mine.beside > 0]
         ax.hlines(queued.model, queued.beside - 0.4, queued.beside + 0.4, color=style.ALARM, linewidth=2, label="model")
         ax.set_xticks(mine.beside, ["alone", "beside one", "beside two"])
