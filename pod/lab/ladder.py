@@ -42,6 +42,9 @@ MISTAKES = {
     "tma": _mistake("tma", "nobody waits for the box", "control.kv.wait(place);", "", "un-awaited copy: "),
     "roles": _mistake("roles", "the producer does not ask whether the stage is free", "control.kv.acquire(to);", "",
                       "mbarrier reached by more than the 1"),
+    "early": _mistake("early", "values are freed while a product still reads them",
+                      "ptx::wgmma_wait<0>();  // P V is through", "", "before the wgmma was waited for"),
+    "turns": _mistake("turns", "nobody passes the turn on", "turn.pass();", "", "deadlock: no warp can go on"),
 }  # fmt: skip
 
 # Rung 3 with rung 5's line: the swizzle without the copies ahead, on which it stands in the ladder.

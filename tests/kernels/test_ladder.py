@@ -79,7 +79,7 @@ def test_parts_become_one_also_where_some_are_empty(name, splits):
 
 @emulated
 @pytest.mark.usefixtures("built")
-@pytest.mark.parametrize(("name", "splits"), [("two", 3), ("roles", 1)])
+@pytest.mark.parametrize(("name", "splits"), [("two", 3), ("roles", 1), ("turns", 1)])
 def test_the_order_of_events_changes_no_bit(name, splits):
     first = check(name, (1, 60, 400), splits)
     for seed in (1, 2):
@@ -98,7 +98,7 @@ def test_a_mistake_in_a_rung_is_named_with_its_line(name):
 
 @emulated
 @pytest.mark.usefixtures("built")
-@pytest.mark.parametrize("name", ["split", "roles"])
+@pytest.mark.parametrize("name", ["split", "roles", "turns"])
 def test_a_rung_without_a_mistake_passes_what_the_mistakes_fail(name):
     assert parts.outcome(name) == "right result"
 

@@ -22,7 +22,7 @@ from pod.lab.show import style
 from pod.simulate import gpusim
 
 FIGURE = Figure(
-    title=f"Ten attention kernels on {a_card()}, one idea each: tensor cores, the swizzle and split keys gain most",
+    title=f"Twelve attention kernels on {a_card()}, one idea each: tensor cores, the swizzle and split keys gain most",
     chapter="08",
     method="bf16, head dimension 128, 32 query heads over 8 KV heads; medians, cold L2, shuffled rounds.",
     data=("ladder",),

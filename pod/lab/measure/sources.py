@@ -25,6 +25,7 @@ UNITS = {
     "memory": ("csrc/micro/memory.cu",),
     "strides": ("csrc/micro/strides.cu",),
     "energy": ("csrc/micro/energy.cu",),
+    "beside": ("csrc/micro/beside.cu",),
     "ladder": tuple(f"csrc/ladder/{rung.file}.cu" for rung in ladder.RUNGS.values()),
     "model": ("pod/serving/model.py",),
     "vllm of 2023": ("pod/serving/vllm2023.py", "pod/serving/sampler.py"),
