@@ -1,4 +1,4 @@
-// What the three Hopper rungs share: how wgmma finds its operands in shared memory, and the maps of Q, K and V.
+// What the five Hopper rungs share: how wgmma finds its operands in shared memory, and the maps of Q, K and V.
 #pragma once
 #include "ladder/ladder.cuh"
 #include "include/ring.cuh"

@@ -49,6 +49,8 @@ RUNGS = {
         Rung("wgmma", "h1_wgmma", "wgmma", "all threads copy", hopper=True),
         Rung("tma", "h2_tma", "TMA and a ring", "a barrier of all in each step", hopper=True),
         Rung("roles", "h3_roles", "roles", "products wait for their own softmax", hopper=True),
+        Rung("early", "h4_early", "scores ahead", "two warpgroups multiply at the same time", hopper=True),
+        Rung("turns", "h5_turns", "turns", "one tile a CTA, and no plan", hopper=True),
     )
 }
 
@@ -89,17 +91,22 @@ def _known(name: str) -> Rung:
 
 @cache
 def library(name: str, device_type: str = "cpu") -> ctypes.CDLL:
-    made = build.plain(source(name), FLAGS) if device_type == "cpu" else _for_gpu(name)
+    return built(name, source(name), device_type)
+
+
+def built(name: str, source: Path, device_type: str) -> ctypes.CDLL:
+    """The library of a rung's file, also of a copy with something changed."""
+    made = build.plain(source, FLAGS, source.parents[1]) if device_type == "cpu" else _for_gpu(name, source)
     for function in (made.run, made.describe_rung):
         function.restype = ctypes.c_char_p
     return made
 
 
-def _for_gpu(name: str) -> ctypes.CDLL:
+def _for_gpu(name: str, source: Path) -> ctypes.CDLL:
     import torch
 
     arch = "90a" if RUNGS[name].hopper else "{}{}".format(*torch.cuda.get_device_capability())
-    return ctypes.CDLL(str(compiled(source(name), arch, Path(tempfile.mkdtemp()))))
+    return ctypes.CDLL(str(compiled(source, arch, Path(tempfile.mkdtemp()))))
 
 
 def compiled(source: Path, arch: str, folder: Path) -> Path:
@@ -161,7 +168,6 @@ def launch(name: str, q, k, v, out, splits: int = 1, spare: int = 0, given: ctyp
         scale_log2=HEAD_DIM**-0.5 * math.log2(math.e),
     )  # fmt: skip
     made = given or library(name, q.device.type)
-    made.run.restype = ctypes.c_char_p
 
     def run(_alive=tensors):
         _raise(made.run(ctypes.byref(call), _stream(q.device)), name)
@@ -198,7 +204,7 @@ def tiles_of(rung: Rung, sequences: int, tokens: int, q_heads: int, kv_heads: in
     return sequences * heads * -(-rows // ROWS)
 
 
-def describe(name: str, device_type: str = "cuda", spare: int = 0) -> Made:
+def describe(name: str, device_type: str = "cuda", spare: int = 0, given: ctypes.CDLL | None = None) -> Made:
     made = (ctypes.c_int * len(Made._fields))()
-    _raise(library(name, device_type).describe_rung(made, spare), name)
+    _raise((given or library(name, device_type)).describe_rung(made, spare), name)
     return Made(*made)

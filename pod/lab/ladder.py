@@ -42,7 +42,15 @@ MISTAKES = {
     "tma": _mistake("tma", "nobody waits for the box", "control.kv.wait(place);", "", "un-awaited copy: "),
     "roles": _mistake("roles", "the producer does not ask whether the stage is free", "control.kv.acquire(to);", "",
                       "mbarrier reached by more than the 1"),
+    "early": _mistake("early", "values are freed while a product still reads them",
+                      "ptx::wgmma_wait<0>();  // P V is through", "", "before the wgmma was waited for"),
+    "turns": _mistake("turns", "nobody passes the turn on", "turn.pass();", "", "deadlock: no warp can go on"),
 }  # fmt: skip
+
+# Rung 3 with rung 5's line: the swizzle without the copies ahead, on which it stands in the ladder.
+SWIZZLED = Mistake(
+    "swizzle without copies ahead", "ladder/3_mma.cu", "r * kRowBytes + c * 16", "r * kRowBytes + (c ^ r % 8) * 16"
+)
 
 
 def batch(sequences: int, tokens: int, context: int, heads: tuple[int, int] = HEADS, seed: int = 0):
@@ -69,15 +77,16 @@ def error(name: str) -> float:
 
 def broken(name: str, mistake: Mistake | None = None) -> str:
     """What becomes of a rung with its mistake, or with another one: the emulator's words, or how the result is."""
-    return outcome(name, broken_library(mistake or MISTAKES[name]))
+    return outcome(name, changed(name, mistake or MISTAKES[name]))
 
 
-def broken_library(mistake: Mistake):
+def changed(name: str, change: Mistake, device_type: str = "cpu"):
+    """The library of a rung with a mistake, or with any other change."""
     with tempfile.TemporaryDirectory() as folder:
         csrc = Path(folder) / "csrc"
         shutil.copytree(build.CSRC, csrc, ignore=shutil.ignore_patterns("sm80", "sm90", "lean", "micro", "learn"))
-        mistake.apply(csrc)
-        return build.plain(csrc / mistake.file, ladder.FLAGS, csrc)
+        change.apply(csrc)
+        return ladder.built(name, csrc / change.file, device_type)
 
 
 def outcome(name: str, library=None) -> str:

@@ -30,7 +30,7 @@ def pool():
 def built(pool, request):
     """The libraries for the emulator: right ones, and those with a mistake. nvcc goes on beside what they run."""
     calls = [pool.submit(ladder.library, name) for name in RUNGS]
-    calls += [pool.submit(parts.broken_library, mistake) for mistake in parts.MISTAKES.values()]
+    calls += [pool.submit(parts.changed, name, mistake) for name, mistake in parts.MISTAKES.items()]
     if shutil.which("nvcc"):
         request.getfixturevalue("said")
     for call in calls:
@@ -79,7 +79,7 @@ def test_parts_become_one_also_where_some_are_empty(name, splits):
 
 @emulated
 @pytest.mark.usefixtures("built")
-@pytest.mark.parametrize(("name", "splits"), [("two", 3), ("roles", 1)])
+@pytest.mark.parametrize(("name", "splits"), [("two", 3), ("roles", 1), ("turns", 1)])
 def test_the_order_of_events_changes_no_bit(name, splits):
     first = check(name, (1, 60, 400), splits)
     for seed in (1, 2):
@@ -98,9 +98,18 @@ def test_a_mistake_in_a_rung_is_named_with_its_line(name):
 
 @emulated
 @pytest.mark.usefixtures("built")
-@pytest.mark.parametrize("name", ["split", "roles"])
+@pytest.mark.parametrize("name", ["split", "roles", "turns"])
 def test_a_rung_without_a_mistake_passes_what_the_mistakes_fail(name):
     assert parts.outcome(name) == "right result"
+
+
+@emulated
+def test_rung_3_with_the_line_of_rung_5_has_the_swizzle_alone_and_computes_the_same():
+    (line,) = parts.new_lines("swizzle")
+    assert parts.SWIZZLED.new in parts.text_of("swizzle")[line]
+    q, k, v = parts.batch(1, 70, 130)
+    swizzled = ladder.attention("mma", q, k, v, given=parts.changed("mma", parts.SWIZZLED))
+    assert torch.equal(swizzled, ladder.attention("mma", q, k, v))
 
 
 # ---------------------------------------------------------------- what is refused

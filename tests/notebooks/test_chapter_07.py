@@ -10,9 +10,10 @@ from matplotlib import pyplot as plt
 
 from pod import data, kernels
 from pod.batch import HybridBatch
-from pod.experiments.pod import pod_08, pod_09, pod_trace
+from pod.experiments.pod import pod_08, pod_09, pod_present, pod_trace
 from pod.hardware import H200
 from pod.kernels.trace import both_over_time, both_share, disagreements, held_both
+from pod.lab import mutate
 from pod.lab.measure import timing
 from pod.lab.show import code, tickets
 from pod.schedule import binding
@@ -334,3 +335,28 @@ def test_what_rows_cover_is_counted_once():
 def test_places_of_the_recording_grow_with_the_sms_that_hold_both():
     two = pod_trace.summary().iloc[:4]
     assert two.place.is_monotonic_increasing and two["on average"].is_monotonic_increasing and two.place.iloc[0] == 0
+
+
+# ---------------------------------------------------------------- tickets that know who is here now
+
+
+@emulated
+def test_the_kernel_of_the_third_exercise_computes_the_same_launch_after_launch():
+    def change(csrc):
+        for each in (pod_present.ASK, pod_present.LEAVE):
+            each.apply(csrc.parent)
+
+    assert mutate.Outcome(mutate.POD.build(change)).text == "right result"
+
+
+def test_the_third_exercise_says_what_was_recorded():
+    done = pod_present.done(pod_present.table()).set_index(["batch", "way"])
+    last = done[["decode done, µs", "prefill done, µs"]].max(axis=1)
+    assert [last["section 6", way] for way in ("50:50", "proportional", pod_present.PRESENT)] == [191, 179, 197]
+    assert [last["chat server", way] for way in ("proportional", pod_present.PRESENT)] == [592, 603]
+    assert done["decode done, µs"]["section 6", pod_present.PRESENT] == 133
+    both = done["SMs with both"]
+    assert list(both["section 6"][1:]) == [78, 78] and list(both["chat server"][1:]) == [97, 109]
+    ms = pod_present.table().set_index(["batch", "way"]).ms
+    longer = [round(100 * (ms[b, pod_present.PRESENT] / ms[b, "proportional"] - 1)) for b in pod_present.BATCHES]
+    assert longer == [15, 13]

@@ -1,6 +1,7 @@
 """The ladder: what each idea of the attention kernel is worth, on a batch of prefill and on one of decode.
 
-Measured: every rung of csrc/ladder, two of them without their idea, the production kernels and torch's attention.
+Measured: every rung of csrc/ladder, two of them without their idea, one without that of the rung before; the
+production kernels and torch's attention.
 """
 
 from collections.abc import Callable
@@ -21,7 +22,7 @@ from pod.lab.show import style
 from pod.simulate import gpusim
 
 FIGURE = Figure(
-    title=f"Ten attention kernels on {a_card()}, one idea each: tensor cores, the swizzle and split keys gain most",
+    title=f"Twelve attention kernels on {a_card()}, one idea each: tensor cores, the swizzle and split keys gain most",
     chapter="08",
     method="bf16, head dimension 128, 32 query heads over 8 KV heads; medians, cold L2, shuffled rounds.",
     data=("ladder",),
@@ -39,12 +40,13 @@ BATCHES = {
 SPARE = 32 * K  # bytes that keep the other CTA off an SM
 LIMIT = 1e-2  # of the relative error against float64
 WITHOUT = {"split whole": ("split", {"splits": 1}), "two alone": ("two", {"spare": SPARE})}  # rungs without their idea
+CHANGED = {"swizzle alone": ("mma", parts.SWIZZLED)}  # without the copies ahead of the rung before
 PEERS = {
     "prefill": {"sm80": partial(peers.family, method="serial"), "sm90": peers.ours, "torch": peers.fa2_prefill},
     "decode": {"sm80": partial(peers.family, method="serial"), "sm90": peers.ours, "torch": peers.fa2_decode},
 }
 COLUMNS = (*ladder.Made._fields, "splits")
-NAMES = (*ladder.RUNGS, *WITHOUT, "sm80", "sm90", "torch", "read")
+NAMES = (*ladder.RUNGS, *WITHOUT, *CHANGED, "sm80", "sm90", "torch", "read")
 LABELS = {"sm80": "production, any GPU", "sm90": "production, Hopper", "torch": "torch's FlashAttention-2"}
 MOST_HZ, DELIVERS, LANES = 1.98e9, 128, 128  # an SM's clock; bytes of shared memory and multiply-adds in a cycle of it
 LABEL = 0.17  # of an axis: about the width of a long bar's label; those of short ones are wider, and far from a line
@@ -86,7 +88,10 @@ def _call(s: peers.Setting, batch: str, name: str) -> tuple[Callable, dict]:
         call = PEERS[batch][name](s)
         return lambda: next(out for out in call() if out is not None and len(out)), dict.fromkeys(COLUMNS, "")
     rung, how = WITHOUT.get(name, (name, {}))
-    made = ladder.describe(rung, spare=how.get("spare", 0))
+    if name in CHANGED:
+        rung, change = CHANGED[name]
+        how = {"given": parts.changed(rung, change, "cuda")}
+    made = ladder.describe(rung, spare=how.get("spare", 0), given=how.get("given"))
     q = s.q.view(len(s.k), -1, *s.q.shape[1:])
     how = {"splits": _splits(rung, q, s.k, made.ctas_per_sm)} | how
     out = q.new_empty(q.shape)
@@ -149,6 +154,17 @@ def best_step(df, batch: str) -> tuple[str, float]:
     names = [name for name, rung in ladder.RUNGS.items() if not rung.hopper]
     gains = {name: gain(df, batch, name, before) for before, name in pairwise(names)}
     return max(gains.items(), key=itemgetter(1))
+
+
+def orders(df):
+    """How many times as fast the copies ahead and the swizzle make rung 3: each as the first of the two, and second."""
+    steps = {
+        "copies ahead": (("ahead", "mma"), ("swizzle", "swizzle alone")),
+        "swizzle": (("swizzle alone", "mma"), ("swizzle", "ahead")),
+    }
+    gains = {idea: [gain(df, batch, *step) for batch in BATCHES for step in steps[idea]] for idea in steps}
+    columns = [f"{batch}, {place}" for batch in BATCHES for place in ("first", "second")]
+    return pd.DataFrame.from_dict(gains, orient="index", columns=columns)
 
 
 def words(df, name: str) -> str:
