@@ -6,7 +6,7 @@ import pytest
 from pod.batch import TABLE1
 from pod.data import read
 from pod.experiments.basics import band, roofline, stutter, wave_step, waves
-from pod.experiments.gpu import memory_map
+from pod.experiments.gpu import memory_map, strides
 from pod.experiments.methods import methods_fa2
 from pod.experiments.pod import pod_03, pod_05, pod_06
 from pod.experiments.sarathi import sarathi_04
@@ -220,3 +220,11 @@ def test_torchs_flash_attention_2_waits_for_its_sm_and_a_tile_of_64_rows_for_dra
     ours = prefill[(prefill["set"] == methods_fa2.PROMPT) & (prefill.decodes == 66)].decode_64.median()
     assert round(kv_bytes / ms[66] / 1e9, 1) == 2.9 and round(kv_bytes / ours / 1e9, 1) == 4.3
     assert round(methods_fa2.decode_step()) == 60
+
+
+def test_loads_apart_past_l1_get_the_rate_of_l2_as_often_as_a_sector_is_fetched():
+    past, near = (strides.rates(strides.table())[f"TB/s, {place}"] for place in ("past L1", "L1"))
+    l2 = memory_map.places(memory_map.table()).tb_per_s["L2"]
+    assert [stride * past[stride] for stride in (4, 8)] == pytest.approx([l2] * 2, rel=0.02)
+    assert near[8] > 0.85 * near[1] and near[32] == pytest.approx(near[1] / 4, rel=0.06)
+    assert near[16] == pytest.approx(2 * near[32], rel=0.02) and past[32] < past[8]

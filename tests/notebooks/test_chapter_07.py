@@ -347,3 +347,16 @@ def test_the_kernel_of_the_third_exercise_computes_the_same_launch_after_launch(
             each.apply(csrc.parent)
 
     assert mutate.Outcome(mutate.POD.build(change)).text == "right result"
+
+
+def test_the_third_exercise_says_what_was_recorded():
+    done = pod_present.done(pod_present.table()).set_index(["batch", "way"])
+    last = done[["decode done, µs", "prefill done, µs"]].max(axis=1)
+    assert [last["section 6", way] for way in ("50:50", "proportional", pod_present.PRESENT)] == [191, 179, 197]
+    assert [last["chat server", way] for way in ("proportional", pod_present.PRESENT)] == [592, 603]
+    assert done["decode done, µs"]["section 6", pod_present.PRESENT] == 133
+    both = done["SMs with both"]
+    assert list(both["section 6"][1:]) == [78, 78] and list(both["chat server"][1:]) == [97, 109]
+    ms = pod_present.table().set_index(["batch", "way"]).ms
+    longer = [round(100 * (ms[b, pod_present.PRESENT] / ms[b, "proportional"] - 1)) for b in pod_present.BATCHES]
+    assert longer == [15, 13]

@@ -137,3 +137,9 @@ def visit(batch: str, policy: str) -> dict:
 def table():
     """As recorded: one row a batch and way."""
     return read("pod-present")
+
+
+def done(df):
+    """One row a batch and way: SMs that hold both on average, and the microseconds after which each side is done."""
+    columns = {"SMs with both": df.sms_both, "decode done, µs": df.decode_us, "prefill done, µs": df.prefill_us}
+    return df[["batch", "way"]].assign(**columns).round()
