@@ -49,8 +49,8 @@ RUNGS = {
         Rung("wgmma", "h1_wgmma", "wgmma", "all threads copy", hopper=True),
         Rung("tma", "h2_tma", "TMA and a ring", "a barrier of all in each step", hopper=True),
         Rung("roles", "h3_roles", "roles", "products wait for their own softmax", hopper=True),
-        Rung("early", "h4_early", "scores ahead", "two warpgroups multiply at the same time", hopper=True),
-        Rung("turns", "h5_turns", "turns", "one tile a CTA, and no plan", hopper=True),
+        Rung("early", "h4_early", "scores ahead", "both warpgroups may multiply at once", hopper=True),
+        Rung("turns", "h5_turns", "turns", "prefill or decode, never both", hopper=True),
     )
 }
 

@@ -5,6 +5,8 @@ Measured: keys that one warpgroup of decode uses up, from DRAM and from shared m
 
 from functools import cache, partial
 
+import pandas as pd
+
 from pod.data import a_card, read
 from pod.hardware import H200
 from pod.lab.figure import Figure
@@ -15,6 +17,7 @@ from pod.simulate import tensor_core_queue
 
 FIGURE = Figure(
     title=f"Decode's products on {a_card()}, beside none, one and two warpgroups that multiply without end",
+    says="Beside one warpgroup decode gets what it gets alone, beside two it loses two fifths",
     chapter="17",
     method="bf16; 64 keys of 128 columns by 8 queries, beside products of 64 x 128 x 128; medians, cold L2.",
     data=("hopper-beside",),
@@ -25,7 +28,9 @@ UNITS = ("beside",)
 ROUNDS, REPEATS = 7, 21
 KEPT = 8  # tiles that a CTA's shared memory has: kStages of csrc/micro/beside.cu
 TILES, TILE_BYTES, QUERIES = 120 * KEPT, 64 * 128 * 2, 8
-FLOPS = 2 * 64 * 128 * 128  # of one product beside
+PRODUCT_FLOPS = 2 * 64 * 128 * 16  # of one product beside
+FLOPS = 8 * PRODUCT_FLOPS  # of a round of them
+MOST_HZ = 1.98e9  # an SM's clock at most
 PLACES = ("DRAM", "shared memory")
 
 
@@ -83,28 +88,45 @@ def _counted(call, made: dict, total: int) -> dict:
 
 
 def table():
-    """One row a place and number of warpgroups: rates of both, and bytes that an SM's decode uses up in a cycle."""
+    """One row a place and number of warpgroups: decode's TB/s, in a cycle of an SM bytes of keys, products of prefill
+    for one of decode; and TB/s and bytes by the model of a queue.
+
+    From DRAM some SMs are through long before the last, so the mean of their cycles says less than the time of all.
+    """
     df = read("hopper-beside")
-    queue = [tensor_core_queue.queue(H200, beside) for beside in df.beside]
+    products = df.kv_bytes / tensor_core_queue.KV_BYTES
+    queued = [sum(tensor_core_queue.queue(H200, beside).values()) for beside in df.beside]
     return df.assign(
-        tb_per_s=df.kv_bytes / df.ms / 1e9, tflops=df.flops / df.ms / 1e9,
-        a_cycle=TILES * TILE_BYTES / df.cycles,
-        model=[tensor_core_queue.KV_BYTES / sum(products.values()) for products in queue],
+        tb_per_s=df.kv_bytes / df.ms / 1e9, a_cycle=TILES * TILE_BYTES / df.cycles,
+        others=df.flops / PRODUCT_FLOPS / products,
+        model_tb_per_s=[tensor_core_queue.decode_bytes_per_s(H200, beside, MOST_HZ) / 1e12 for beside in df.beside],
+        model_a_cycle=[tensor_core_queue.KV_BYTES / cycles for cycles in queued],
     )  # fmt: skip
 
 
+def shown(df):
+    """As a reader wants it: a row a number of warpgroups."""
+    dram, near = (df[df["keys"] == place].set_index("beside") for place in PLACES)
+    return pd.DataFrame({
+        "DRAM, TB/s": dram.tb_per_s.round(1), "queue, TB/s": dram.model_tb_per_s.round(1),
+        "shared memory, bytes a cycle": near.a_cycle.round(1), "queue, bytes a cycle": near.model_a_cycle.round(1),
+        "prefill's products for one": near.others.round(1),
+    }).rename_axis("warpgroups beside")  # fmt: skip
+
+
 def draw(df):
-    """Bytes that decode uses up in a cycle of an SM, and what the model of a queue says."""
+    """What decode uses up, and what the model of a queue allows: from DRAM a second, else in a cycle of an SM."""
     axes = style.axes(8.5, 2.6, columns=2)
-    for ax, place in zip(axes, PLACES, strict=True):
+    sides = zip(axes, PLACES, ("tb_per_s", "a_cycle"), ("TB/s", "bytes a cycle and SM"), strict=True)
+    for ax, place, column, unit in sides:
         mine = df[df["keys"] == place]
-        bars = ax.bar(mine.beside, mine.a_cycle, color=style.colour("memory"), width=0.6)
-        ax.bar_label(bars, [f"{x:.1f}" for x in mine.a_cycle], label_type="center", fontsize=9)
+        bars = ax.bar(mine.beside, mine[column], color=style.colour("memory"), width=0.6)
+        ax.bar_label(bars, [f"{x:.1f}" for x in mine[column]], label_type="center", fontsize=9)
         queued = mine[mine.beside > 0]
-        ax.hlines(queued.model, queued.beside - 0.4, queued.beside + 0.4, color=style.ALARM, linewidth=2, label="model")
+        ax.hlines(queued[f"model_{column}"], queued.beside - 0.4, queued.beside + 0.4, color=style.ALARM, linewidth=2,
+                  label="a queue in turn")  # fmt: skip
         ax.set_xticks(mine.beside, ["alone", "beside one", "beside two"])
         ax.set_title(f"keys from {place}", fontsize=10.5, loc="left")
-        ax.set_ylim(0, 1.2 * max(mine.a_cycle.max(), queued.model.max()))
-    axes[0].set_ylabel("bytes of keys a cycle and SM")
+        ax.set(ylabel=unit, ylim=(0, 1.1 * max(mine[column].max(), queued[f"model_{column}"].max())))
     axes[1].legend(frameon=False, fontsize=9)
     return axes[0].figure
