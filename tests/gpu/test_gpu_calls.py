@@ -83,13 +83,21 @@ def fastest(call, seconds: float) -> float:
     return best
 
 
+def what_checks_read(tensors) -> list[tuple]:
+    """Of each tensor what no check can do without."""
+    return [(x.shape, x.stride(), x.dtype, x.device, x.untyped_storage().nbytes(), x.data_ptr(), x.storage_offset())
+            for x in tensors]  # fmt: skip
+
+
 def test_the_checks_of_a_layer_take_no_time():
-    """Whatever the batch: they once took 18, 45 and 139 microseconds at 64, 256 and 1,024 requests."""
-    took = {}
+    """Whatever the batch: they once took 18, 45 and 139 microseconds at 64, 256 and 1,024 requests. Hosts differ by a
+    factor of two, so the bound is in what reading the tensors takes here."""
+    took, reading = {}, float("inf")
     for sequences in (64, 1024):
         batch = HybridBatch([1] * sequences, [100] * sequences, 32, 8, 128, page_size=16)
         plan, tensors = pod.plan(batch), batch.tensors(device="cuda")
         run(plan, tensors)
         took[sequences] = fastest(lambda: plan.allowed.check(*tensors), seconds=3)  # noqa: B023
-    print(", ".join(f"{us:.2f} us at {n} requests" for n, us in took.items()))
-    assert max(took.values()) < 5 and took[1024] < 1.3 * took[64] + 0.5, took
+        reading = min(reading, fastest(lambda: what_checks_read(tensors), seconds=3))  # noqa: B023
+    print(", ".join(f"{us:.2f} us at {n} requests" for n, us in took.items()), f"{reading:.2f} us to read the tensors")
+    assert max(took.values()) < 2 * reading and took[1024] < 1.3 * took[64] + 0.5, (took, reading)
