@@ -60,7 +60,7 @@ FIRST, WIDTH = 3.0, 1.5  # where the columns of times begin, and how wide each i
 
 def draw(df):
     """The times over the oracle of the three cuts, the method with the shortest worst time first."""
-    ordered = df.assign(worst=df[list(TIMES)].max(axis=1)).sort_values("worst")
+    ordered = df.assign(worst=df[list(TIMES)].max(axis=1)).sort_values("worst", kind="stable")
     rows = [(BASE, dict.fromkeys(TIMES, 1.0))]
     rows += [(NAMES[row["method"]], row) for row in ordered.to_dict("records")]
     ax = style.axes(7.5, 4.2)
