@@ -215,15 +215,16 @@ def last_waves():
     return df.assign(last=df.step / 100 * df.waves)
 
 
-def draw_last(df, predicted: float):
-    """Bars: the wave of the four last CTAs, over a full one. Lines: what was predicted, and the steady pace."""
+def draw_last(df, paper: float):
+    """Bars: the wave of the four last CTAs, over a full one. Lines: the paper's, and a steady pace."""
     ax = style.axes(8.5, 2.3)
     ax.barh(df.kernel, df["last"], 0.6, color=style.DECODE)
     for y, row in enumerate(df.itertuples()):
         waves = "one full wave" if row.waves == 1 else "two full waves"
         ax.text(row.last - 0.01, y, f"{row.last:.2f}", ha="right", va="center", fontsize=9, fontweight="bold")
         ax.text(row.last + 0.01, y, f"step {row.step:.0f} %, over {waves}", va="center", fontsize=9)
-    for x, gap, words, side in ((predicted, 0.01, "predicted: a quarter", "left"), (1, -0.01, "steady pace", "right")):
+    lines = ((paper, 0.01, "paper, A100: over a quarter", "left"), (1, -0.01, "steady pace", "right"))
+    for x, gap, words, side in lines:
         ax.axvline(x, color=style.INK, linewidth=1.2, linestyle="--")
         ax.text(x + gap, -0.55, words, ha=side, fontsize=9)
     ax.invert_yaxis()
