@@ -15,6 +15,17 @@ def test_the_error_of_a_gain_is_that_of_two_times():
     assert (off <= gpu_model.gain_error()).mean() == pytest.approx(0.9, abs=0.01)
 
 
+def test_the_sizes_of_a_gain_share_all_batches_and_their_errors():
+    mine = gpu_model.gains().query("method == 'pod'")
+    by = gpu_model.gain_error_by_size()
+    assert by.batches.sum() == len(mine) == gpu_model.MOST
+    assert (by["mean error"] * by.batches).sum() == pytest.approx(mine.off.abs().sum())
+    assert by["largest error"].max() == pytest.approx(mine.off.abs().max())
+    large = mine[mine.measured >= 40]
+    assert by.loc["40 or more", "too high by"] == pytest.approx(large.off.mean())
+    assert by.loc["40 or more", "mean error"] > by.loc["below 20", "mean error"]
+
+
 def test_a_stricter_order_is_right_less_often():
     df = gpu_model.table()
     times = df[df.batch == 3].set_index("method")

@@ -26,6 +26,7 @@ FIGURE = Figure(
     fitted=True,
 )
 CLEAR = 1.05  # methods whose times differ by less are not told apart
+SIZES = {"below 20": -100, "20 to 30": 20, "30 to 40": 30, "40 or more": 40}  # of a gain, %, and where it begins
 MOST = 400  # batches: the sweep is recorded in random order, and five predictions a batch take a tenth of a second
 
 
@@ -133,6 +134,15 @@ def gains():
 def gain_error(method: str = "pod") -> float:
     """Within so many points lie nine of ten gains that the model foretells."""
     return float(gains().set_index("method").off.abs()[method].quantile(0.9))
+
+
+def gain_error_by_size(method: str = "pod") -> pd.DataFrame:
+    """How many points a gain is off, by its measured size: too high in the mean, and the mean and largest distance."""
+    df = gains().query("method == @method")
+    sizes = pd.cut(df.measured, [*SIZES.values(), float("inf")], right=False, labels=list(SIZES))
+    groups = df.assign(points=df.off.abs()).groupby(sizes.rename("gain measured, %"), observed=True)
+    columns = {"batches": ("off", "size"), "too high by": ("off", "mean")}
+    return groups.agg(**columns, **{"mean error": ("points", "mean"), "largest error": ("points", "max")})
 
 
 def paper_table1() -> pd.DataFrame:

@@ -109,6 +109,11 @@ def mean_gain(over: str = "2.5.6") -> float:
     return sum(_sweep(over)) / len(_sweep(over))
 
 
+def modelled() -> int:
+    """Batches that the mean and the largest gain are over."""
+    return len(_sweep("2.5.6"))
+
+
 def largest_gain(over: str = "2.5.6") -> float:
     return max(_sweep(over))
 

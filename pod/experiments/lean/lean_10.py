@@ -39,6 +39,10 @@ def draw(df):
     return axes[0].figure
 
 
+def batches() -> int:
+    return len(table())
+
+
 def trend() -> float:
     """Rank correlation of the speed-up over the rule of 2.5.6 and how ragged the batch is."""
     df = table()
