@@ -19,8 +19,9 @@ from pod.experiments.sarathi import sarathi_01, sarathi_02, sarathi_06, sarathi_
 from pod.experiments.vllm import vllm_01, vllm_02, vllm_03, vllm_04
 from pod.lab import notebooks
 from pod.lab.show import serving
+from pod.serving.loop import serve
 from pod.simulate.capacity import at
-from pod.simulate.run import Run, Setup, simulate
+from pod.simulate.run import Run, Setup, description, simulate
 from pod.simulate.scenarios import DOZEN, SLOTS, best_ratio, chat, crowded, slots
 from pod.simulate.workload import Workload
 
@@ -54,6 +55,17 @@ def test_reserving_wastes_and_paging_does_not():
     assert paging.held_but_empty_percent < 1
     left, right = vllm_02.draw(vllm_02.table()).axes
     assert left.get_xlim() == right.get_xlim(), "what ends sooner is shorter"
+
+
+def test_with_equal_memory_orcas_policy_and_vllms_are_level():
+    on = vllm_02.setup("vllm")
+    log = serve(vllm_02.WORK.requests(), [vllm_02.orca_over_pages(on)], on.executor(), **description(on, {}))
+    chunks = [chunk for iteration in log.iterations for chunk in iteration.prefills]
+    assert len(chunks) == len(vllm_02.WORK.requests())  # so every prompt was whole, as Orca has it
+    assert not any(iteration.preempted for iteration in log.iterations)
+    rates = vllm_02.apart().groupby("memory")["requests a minute"].agg(["min", "max", "size"])
+    assert sorted(rates["size"]) == [1, 2, 2]
+    assert (rates["max"] / rates["min"]).max() < 1.01
 
 
 def test_preemption_takes_the_latest_whole():

@@ -6,9 +6,9 @@ import pandas as pd
 from pod.data import read
 from pod.lab.figure import Figure
 from pod.lab.show import style
-from pod.serving.blocks import ReservedPool
+from pod.serving.blocks import PagedPool, ReservedPool
 from pod.serving.loop import serve
-from pod.serving.schedulers import VLLM, Orca
+from pod.serving.schedulers import VLLM, Orca, Sarathi
 from pod.simulate.metrics import memory, metrics
 from pod.simulate.run import Setup, description, simulate
 from pod.simulate.workload import Workload
@@ -91,6 +91,12 @@ def draw(df):
     return axes[0].figure
 
 
+def orca_over_pages(on: Setup) -> Sarathi:
+    """Orca's policy where memory may run out, for which Orca has no rule: Sarathi, with every prompt in one chunk."""
+    pages = PagedPool(on.num_blocks(), on.block_size)
+    return Sarathi(pages, on.max_batch, chunk=LIMIT * on.max_batch, max_prefills=on.max_batch)
+
+
 def apart() -> pd.DataFrame:
     """Requests a minute by policy and memory: Orca and vLLM as table() has them, and one step of the way at a time."""
     on, (orca, vllm) = setup("vllm"), table().itertuples()
@@ -103,6 +109,7 @@ def apart() -> pd.DataFrame:
     rows = [("Orca's", orca.memory, orca.requests_per_minute),
             ("vLLM's", orca.memory, run(VLLM(limit, on.max_batch, max_tokens=LIMIT))),
             ("Orca's", words, run(Orca(own, on.max_batch))),
+            ("Orca's", vllm.memory, run(orca_over_pages(on))),
             ("vLLM's", vllm.memory, vllm.requests_per_minute)]  # fmt: skip
     return pd.DataFrame(rows, columns=["policy", "memory", "requests a minute"]).set_index("policy")
 
