@@ -114,6 +114,12 @@ def modelled() -> int:
     return len(_sweep("2.5.6"))
 
 
+def too_large() -> int:
+    """Of these, how many have more keys and values, of 64 columns in 16 bits, than an A100 has memory."""
+    batches = product(MEAN_HEADS, MEAN_BATCHES, MEAN_CONTEXTS)
+    return sum(heads * batch * context * 2 * 64 * 2 > A100.memory_bytes for heads, batch, context in batches)
+
+
 def largest_gain(over: str = "2.5.6") -> float:
     return max(_sweep(over))
 
