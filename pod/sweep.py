@@ -85,6 +85,22 @@ def _end_with(parent: int) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
+def _start_trackers() -> None:
+    """Before Ctrl-C is masked, which they unmask as they start. Joblib's warns of a folder that is gone when it comes
+    to remove it: an interrupted sweep may have been first."""
+    from joblib.externals.loky.backend.resource_tracker import ensure_running
+
+    resource_tracker.ensure_running()
+    before = os.environ.get("PYTHONWARNINGS")
+    os.environ["PYTHONWARNINGS"] = "ignore:resource_tracker"
+    try:
+        ensure_running()
+    finally:
+        del os.environ["PYTHONWARNINGS"]
+        if before is not None:
+            os.environ["PYTHONWARNINGS"] = before
+
+
 @contextmanager
 def _deaf() -> Iterator[None]:
     """Processes that start here do not hear Ctrl-C: it is for the parent, who hears it afterwards and says so once.
@@ -92,7 +108,7 @@ def _deaf() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    resource_tracker.ensure_running()  # it would open our ears when it starts
+    _start_trackers()
     noted = []
     handler = signal.signal(signal.SIGINT, lambda number, _: noted.append(number))
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

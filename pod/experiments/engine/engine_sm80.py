@@ -22,6 +22,7 @@ from pod.simulate.windows import OFFLINE
 
 FIGURE = Figure(
     title=f"Sarathi and Sarathi with POD in real runs, both with the sm_80 kernels, on {a_card()}",
+    says="With the same kernels before and after, fusing raises throughput by 5.5 to 13 %",
     chapter="15",
     method="windows of 120 hybrid iterations out of a long offline run, bf16, random weights; the same batches twice; "
     "time from decision to decision",

@@ -28,6 +28,7 @@ from pod.simulate.windows import LOADS, OFFLINE, Load, began, window
 
 FIGURE = Figure(
     title="Offline throughput in real runs: vLLM's scheduler, Sarathi, and Sarathi with POD",
+    says="Of the gain over FlashAttention-3's faster call a third to a half is overlap",
     chapter="15",
     method="windows of 240 to 480 iterations out of a long offline run, 14 to 30 requests each; bf16, random weights, "
     "iterations of up to 2,048 tokens as CUDA graphs; time from an answer's end to another's",
