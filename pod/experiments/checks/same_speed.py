@@ -6,10 +6,10 @@ POD_BEFORE names the earlier checkout (git worktree add ../before COMMIT).
 import os
 from functools import cache
 from pathlib import Path
-from statistics import median
 
 from pod.experiments.hopper import hopper_peers
 from pod.files import ROOT
+from pod.lab.measure import timing
 from pod.lab.measure.checkouts import Worker
 
 RECORDING = "same-speed"
@@ -55,12 +55,8 @@ def measure(case: dict) -> dict:
         for side in SIDES if turn % 2 else SIDES[::-1]:
             times = _worker(side).ask(case if turn == 0 else {})
             taken[side] += times if turn else []  # the first round warms up
-    before, after = (sorted(taken[side]) for side in SIDES)
-    row = {}
-    for name, times in (("before", before), ("after", after)):
-        low, high = (times[round(share * (len(times) - 1))] for share in (0.1, 0.9))
-        row |= {name: round(median(times), 5), f"{name}_p10": round(low, 5), f"{name}_p90": round(high, 5)}
-    return row | {"ratio": round(median(before) / median(after), 4)}
+    before, after = (timing.spread(taken[side]) for side in SIDES)
+    return before.columns("before") | after.columns("after") | {"ratio": round(before.ms / after.ms, 4)}
 
 
 @cache

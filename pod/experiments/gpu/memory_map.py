@@ -62,10 +62,8 @@ def _chase(place: str, kib: int) -> dict:
         if not out[2]:  # where the chase ended
             raise RuntimeError(f"chase: got no end in {place} of {kib} KiB")
         seen.append([x / HOPS for x in out.tolist()[:2]])
-    cycles, ns = (sorted(column) for column in zip(*seen, strict=True))
-    low, high = (ns[round(share * (REPEATS - 1))] for share in (0.1, 0.9))
-    row = {"cycles": median(cycles), "ns": median(ns), "ns_p10": low, "ns_p90": high}
-    return {name: round(x, 2) for name, x in row.items()}
+    cycles, ns = zip(*seen, strict=True)
+    return {"cycles": round(median(cycles), 2)} | timing.spread(ns).columns("ns", 2)
 
 
 def _in_registers(out, stream) -> int:
@@ -98,9 +96,7 @@ def _stream(place: str, kib: int) -> dict:
     name, given, nbytes = _reads(place, kib, THREADS * ctas)
     function = getattr(library("memory"), name)
     call = lambda: checked(function(*given(), ctas, THREADS, pointer(sink), stream()))  # noqa: E731
-    time = timing.shuffled({"x": call}, ROUNDS, 8.0)["x"]
-    rates = {"gbs": time.ms, "gbs_p10": time.p90, "gbs_p90": time.p10}
-    return {column: round(nbytes / ms / 1e6, 1) for column, ms in rates.items()}
+    return timing.shuffled({"x": call}, ROUNDS, 8.0)["x"].rates(nbytes)
 
 
 def _reads(place: str, kib: int, threads: int) -> tuple[str, Callable, int]:

@@ -41,19 +41,13 @@ def _measured() -> dict[tuple, dict]:
         call()
         if (got := sums.sum().item()) != total:
             raise ValueError(f"stride {stride}, {place}: got a sum of {got}, allowed is {total}")
-    return {key: _rates(time) for key, time in timing.shuffled(calls, ROUNDS, 8.0).items()}
+    return {key: time.rates(NBYTES) for key, time in timing.shuffled(calls, ROUNDS, 8.0).items()}
 
 
 def _call(place: str, stride: int, words, ctas: int, sums) -> Callable:
     function, near = getattr(library("strides"), f"pod_stride_{stride}"), int(place == "L1")
     given = (near, pointer(words), c_int64(NBYTES), ctas, THREADS, pointer(sums))
     return lambda: checked(function(*given, stream()))
-
-
-def _rates(time: timing.Time) -> dict[str, float]:
-    """Gigabytes a second; the slowest calls are the tenth percentile."""
-    rates = {"gbs": time.ms, "gbs_p10": time.p90, "gbs_p90": time.p10}
-    return {column: round(NBYTES / ms / 1e6, 1) for column, ms in rates.items()}
 
 
 # ---------------------------------------------------------------- what it shows

@@ -82,10 +82,7 @@ def _worker(side: str) -> checkouts.Worker:
 
 
 def _row(visits: list[dict]) -> dict:
-    times = sorted(ms for visit in visits for ms in visit.pop("times"))
-    low, high = (times[round(share * (len(times) - 1))] for share in (0.1, 0.9))
-    row = {"ms": median(times), "ms_p10": low, "ms_p90": high}
-    row = {name: round(ms, 5) for name, ms in row.items()}
+    row = timing.spread([ms for visit in visits for ms in visit.pop("times")]).columns()
     return row | {name: round(median(visit[name] for visit in visits), 4) for name in visits[0]}
 
 

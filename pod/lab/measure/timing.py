@@ -27,6 +27,11 @@ class Time:
         values = {name: self.ms, f"{name}_p10": self.p10, f"{name}_p90": self.p90}
         return {column: round(value, digits) for column, value in values.items()}
 
+    def rates(self, nbytes: int) -> dict[str, float]:
+        """Gigabytes a second as columns; the slowest calls are the tenth percentile."""
+        return {name: round(nbytes / ms / 1e6, 1)
+                for name, ms in (("gbs", self.ms), ("gbs_p10", self.p90), ("gbs_p90", self.p10))}  # fmt: skip
+
 
 @cache
 def _flush_buffer():
@@ -113,10 +118,10 @@ def shuffled(candidates: dict[str, Callable], rounds: int = 5, ms: float = 8.0, 
             times, leads[name] = _samples(candidates[name], calls[name], leads[name], flush)
             taken[name] += times
         calls = {name: max(least, min(20, round(ms / min(times)))) for name, times in taken.items()}
-    return {name: _spread(values) for name, values in taken.items()}
+    return {name: spread(values) for name, values in taken.items()}
 
 
-def _spread(values: list[float]) -> Time:
+def spread(values: list[float]) -> Time:
     ordered = sorted(values)
     last = len(ordered) - 1
     return Time(median(ordered), ordered[round(0.1 * last)], ordered[round(0.9 * last)])
