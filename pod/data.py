@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from functools import cache, wraps
 from pathlib import Path
 
-from pod.files import ROOT, state
+from pod.files import ROOT, environment, state
 
 DATA = ROOT / "data"
 RECORDED, FRESH, COMPUTED = DATA / "recorded", DATA / "fresh", DATA / "computed"
@@ -38,14 +38,9 @@ def choose(place: str) -> None:
 @contextmanager
 def chosen(place: str) -> Iterator[None]:
     """For what is read meanwhile."""
-    before = os.environ.get("POD_FROM")
-    try:
-        choose(place)
+    with environment("POD_FROM", place):
+        folder()
         yield
-    finally:
-        os.environ.pop("POD_FROM", None)
-        if before is not None:
-            os.environ["POD_FROM"] = before
 
 
 def folder() -> Path:

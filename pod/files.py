@@ -12,6 +12,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,6 +21,19 @@ PACKAGE = Path(__file__).parent
 ROOT = PACKAGE.parent
 INSTALLED = (PACKAGE / "csrc").is_dir()  # from a wheel, which has it inside; a clone has it beside
 CSRC = (PACKAGE if INSTALLED else ROOT) / "csrc"
+
+
+@contextmanager
+def environment(name: str, value: str) -> Iterator[None]:
+    """An environment variable for what runs meanwhile, and for processes that it starts."""
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        os.environ.pop(name, None)
+        if before is not None:
+            os.environ[name] = before
 
 
 def places() -> Iterator[Path]:

@@ -91,14 +91,8 @@ def _start_trackers() -> None:
     from joblib.externals.loky.backend.resource_tracker import ensure_running
 
     resource_tracker.ensure_running()
-    before = os.environ.get("PYTHONWARNINGS")
-    os.environ["PYTHONWARNINGS"] = "ignore:resource_tracker"
-    try:
+    with files.environment("PYTHONWARNINGS", "ignore:resource_tracker"):
         ensure_running()
-    finally:
-        del os.environ["PYTHONWARNINGS"]
-        if before is not None:
-            os.environ["PYTHONWARNINGS"] = before
 
 
 @contextmanager
