@@ -8,6 +8,7 @@ from functools import cache, partial
 import pandas as pd
 
 from pod.data import a_card, read
+from pod.experiments.ladder.ladder import MOST_HZ
 from pod.hardware import H200
 from pod.lab.figure import Figure
 from pod.lab.measure import timing
@@ -17,7 +18,7 @@ from pod.simulate import tensor_core_queue
 
 FIGURE = Figure(
     title=f"Decode's products on {a_card()}, beside none, one and two warpgroups that multiply without end",
-    says="Beside one warpgroup decode gets what it gets alone, beside two it loses two fifths",
+    says="From DRAM decode gets beside one warpgroup what it gets alone, and beside two it loses two fifths",
     chapter="17",
     method="bf16; 64 keys of 128 columns by 8 queries, beside products of 64 x 128 x 128; medians, cold L2.",
     data=("hopper-beside",),
@@ -30,7 +31,6 @@ KEPT = 8  # tiles that a CTA's shared memory has: kStages of csrc/micro/beside.c
 TILES, TILE_BYTES, QUERIES = 120 * KEPT, 64 * 128 * 2, 8
 PRODUCT_FLOPS = 2 * 64 * 128 * 16  # of one product beside
 FLOPS = 8 * PRODUCT_FLOPS  # of a round of them
-MOST_HZ = 1.98e9  # an SM's clock at most
 PLACES = ("DRAM", "shared memory")
 
 
