@@ -180,7 +180,7 @@ def test_last_waves_of_three_kernels_take_more_than_half_a_full_one():
     """Chapter 05's picture: what its bars and words say."""
     rows = methods_fa2.last_waves()
     assert [round(x, 2) for x in rows["last"]] == [0.56, 0.56, 0.60] and list(rows.waves) == [1, 2, 1]
-    (ax,) = methods_fa2.draw_last(rows, 1 / waves.reach()).axes
+    (ax,) = methods_fa2.draw_last(rows).axes
     words = [t.get_text() for t in ax.texts]
     assert "step 28 %, over two full waves" in words and "paper, A100: over a quarter" in words and waves.reach() == 4
 

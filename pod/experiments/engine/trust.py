@@ -5,7 +5,6 @@ import pandas as pd
 from matplotlib.ticker import NullLocator
 
 from pod.experiments.engine import engine_chunks, engine_gates, engine_served
-from pod.experiments.engine.engine_gates import BOUNDS
 from pod.experiments.pod import pod_factors, pod_t5
 from pod.lab.show import style
 from pod.simulate import calibrate
@@ -24,10 +23,10 @@ FAR, TICKS = 1.5, (0.05, 0.1, 0.2, 0.5, 0.8, 0.9, 1, 1.1, 1.2, 1.5, 2, 3, 5, 10,
 
 def unseen() -> pd.DataFrame:
     """A row a number of a run: simulated and measured, other runs having taught, and what is allowed, percent."""
-    rows = [("time of an offline run", *calibrate.seconds(run, calibrate.KIND), BOUNDS["run"][1])
+    rows = [("time of an offline run", *calibrate.seconds(run, calibrate.KIND), engine_gates.BOUNDS["run"][1])
             for run, (load, _) in RUNS.items() if not load.qps]  # fmt: skip
     calm = [calibrate.latencies(run, calibrate.KIND) for run in RUNS if run.startswith(CALM)]
-    rows += [(f"{name}, calm server", real[metric], ours[metric], BOUNDS[metric[-3:].upper()][1])
+    rows += [(f"{name}, calm server", real[metric], ours[metric], engine_gates.BOUNDS[metric[-3:].upper()][1])
              for metric, name in NAMES.items() for real, ours in calm]  # fmt: skip
     df = pd.DataFrame(rows, columns=["number", "real", "simulated", "bound"])
     df = df.assign(ratio=df.simulated / df.real)

@@ -72,14 +72,14 @@ def draw_fusing(df):
     """A panel a model, a bar a way to ask. Below, pale: the last way with another kernel as its base."""
     ways = [*df.index, FASTER]
     axes = style.axes(9.5, 2.9, columns=len(df.columns), sharey=True)
-    for ax, (name, fused) in zip(axes, df.items(), strict=True):
-        model = next(each for each in engine_sm80.table().model if SHAPES[each].name == name)
-        gains = [*fused, engine_windows.gain(model)]
-        tones = [style.INK, *[style.colour("hybrid")] * (len(fused) - 1), style.FRAME]
+    tones = [style.INK, *[style.colour("hybrid")] * (len(df) - 1), style.FRAME]
+    for ax, model in zip(axes, engine_sm80.table().model, strict=True):
+        name = SHAPES[model].name
+        gains = [*df[name], engine_windows.gain(model)]
         ax.barh(range(len(ways)), gains, color=tones, height=0.62)
         for y, gain in enumerate(gains):
             ax.text(gain + 0.4, y, f"{gain:.1f}", va="center", fontsize=9)
-        ax.axhline(len(fused) - 0.5, color=style.INK, linewidth=0.8, linestyle=":")
+        ax.axhline(len(df) - 0.5, color=style.INK, linewidth=0.8, linestyle=":")
         ax.set(yticks=range(len(ways)), ylim=(len(ways) - 0.5, -0.5), xlim=(0, 26), xlabel="more requests a minute, %")
         ax.set_title(name, fontsize=10)
     axes[0].set_yticklabels(ways)

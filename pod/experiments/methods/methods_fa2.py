@@ -215,7 +215,7 @@ def last_waves():
     return df.assign(last=df.step / 100 * df.waves)
 
 
-def draw_last(df, paper: float):
+def draw_last(df):
     """Bars: the wave of the four last CTAs, over a full one. Lines: the paper's, and a steady pace."""
     ax = style.axes(8.5, 2.3)
     ax.barh(df.kernel, df["last"], 0.6, color=style.DECODE)
@@ -223,10 +223,11 @@ def draw_last(df, paper: float):
         waves = "one full wave" if row.waves == 1 else "two full waves"
         ax.text(row.last - 0.01, y, f"{row.last:.2f}", ha="right", va="center", fontsize=9, fontweight="bold")
         ax.text(row.last + 0.01, y, f"step {row.step:.0f} %, over {waves}", va="center", fontsize=9)
-    lines = ((paper, 0.01, "paper, A100: over a quarter", "left"), (1, -0.01, "steady pace", "right"))
-    for x, gap, words, side in lines:
+    quarter = paper.value("pod.f06.decode_step") / 100
+    lines = ((quarter, 0.01, "paper, A100: over a quarter", "left"), (1, -0.01, "steady pace", "right"))
+    for x, margin, words, side in lines:
         ax.axvline(x, color=style.INK, linewidth=1.2, linestyle="--")
-        ax.text(x + gap, -0.55, words, ha=side, fontsize=9)
+        ax.text(x + margin, -0.55, words, ha=side, fontsize=9)
     ax.invert_yaxis()
     ax.set(xlim=(0, 1.12), ylim=(2.5, -0.8), xlabel="time of the last four CTAs, in full waves")
     ax.tick_params(axis="y", length=0)
